@@ -1,0 +1,1 @@
+"""Client library of kvstore. Depends on nothing but its own native module."""

@@ -1,0 +1,213 @@
+"""The native core as Python sees it. Every blocking call releases the GIL once for the whole batch."""
+
+from collections.abc import Buffer  # type: ignore[attr-defined]
+from typing import Any
+
+# ---- digest, keys (bind_keys.cpp) -------------------------------------------------------------------------------------
+
+def crc32c(data: Buffer) -> int: ...
+def crc32c_implementation() -> str:
+    """'sse4.2', 'armv8' or 'table': what the running CPU got."""
+
+def string_hashes(texts: list[str]) -> bytes:
+    """32-byte page hashes of string keys, concatenated. ValueError over 256 bytes of UTF-8."""
+
+def hex_hashes(keys: list[str]) -> bytes:
+    """The page hashes of 64-digit hex keys, concatenated; a key of any other form is hashed as a string key."""
+
+def fingerprints(ns: bytes, pool: int, shards: bytes, hashes: bytes) -> bytes:
+    """16 bytes an entry, key-major (docs/protocol.md section 3)."""
+
+def namespace_id(identity: bytes, epoch: int) -> bytes: ...
+
+# ---- segment (bind_segment.cpp) ---------------------------------------------------------------------------------------
+
+class SegmentStore:
+    """Memory pool, slot table, index, allocator, eviction and journal of one segment. Thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        capacity_bytes: int,
+        pool_id: bytes,
+        object_bytes_min: int = 8192,
+        high_watermark: float = 0.95,
+        low_watermark: float = 0.90,
+        eviction_policy: str = "lru",
+        pinned_fraction_max: float = 0.5,
+        journal_entries_max: int = 4_194_304,
+        lock_memory: bool = False,
+    ) -> None:
+        """Allocates and touches the whole pool. MemoryError names the limit that was hit and how to raise it."""
+    @property
+    def journal_fd(self) -> int:
+        """An eventfd that becomes readable when there is something to drain; owned by the store."""
+    @property
+    def last_seq(self) -> int: ...
+    @property
+    def oldest_kept_seq(self) -> int:
+        """The oldest entry journal_rewind can still reach; last_seq + 1 when nothing is kept."""
+    def journal_drain(self, entries_max: int) -> tuple[int, int, bytes] | None:
+        """(first_seq, last_seq, groups) of the next entries not handed out yet, or None. Clears journal_fd when empty."""
+    def journal_ack(self, seq: int) -> None:
+        """Everything up to seq is durable: waiting puts are answered, kept entries are dropped."""
+    def journal_rewind(self, seq: int) -> bool:
+        """Hand out again from seq + 1. False when that is no longer kept: send the inventory."""
+    def inventory(self, entries_max: int) -> tuple[int, list[bytes]]:
+        """(last_seq, chunks): a consistent snapshot of the sealed objects as ADD groups, and the number it stands for.
+        Entries up to last_seq count as handed out."""
+    def set_namespaces(self, current: list[bytes]) -> None:
+        """Objects of namespaces not in the list are gone for readers at once and are evicted first."""
+    def retire_namespace(self, ns: bytes) -> None: ...
+    def evict_bytes(self, wanted_bytes: int) -> int: ...
+    def stats(self) -> dict[str, int]:
+        """Gauges: capacity_bytes, used_bytes, object_count, pinned_bytes, slots_free, quarantined_slots, journal_backlog.
+        Counters: puts, put_bytes, gets, get_bytes, misses, exists_hits, evicted_objects, evicted_bytes, digest_mismatches,
+        conflicts, no_space, not_committed, journal_overflows."""
+    def close(self) -> None: ...
+
+class DataServer:
+    """Serves the data port of a SegmentStore: TCP and a unix socket. Its threads never touch Python."""
+
+    def __init__(
+        self,
+        store: SegmentStore,
+        *,
+        tcp_host: str,
+        tcp_port: int = 0,
+        unix_path: str = "",
+        token: str = "",
+        connections_max: int = 1024,
+        idle_timeout_ms: int = 600_000,
+    ) -> None:
+        """Binds and starts. OSError names the address."""
+    @property
+    def tcp_port(self) -> int: ...
+    def stats(self) -> dict[str, int]:
+        """connections, connections_total, requests, bad_requests, refused_connections, unauthorized."""
+    def stop(self) -> None:
+        """Closes every connection and joins every thread. Idempotent."""
+
+# ---- directory index (bind_directory.cpp) ------------------------------------------------------------------------------
+
+class DirectoryIndex:
+    """fingerprint -> (segments, length). One writer thread at a time; its methods hold an internal lock."""
+
+    def __init__(self) -> None: ...
+    def apply(self, segment: int, groups: bytes) -> tuple[int, int]:
+        """(added, removed) of one journal batch. ValueError when it is malformed: then nothing was applied."""
+    def drop_segment(self, segment: int) -> int:
+        """Removes all entries of a segment: O(its entries)."""
+    def set_serving(self, segment: int, serving: bool) -> None:
+        """Entries of a segment that does not serve are kept but not found."""
+    def exists(self, body: bytes) -> bytes:
+        """EXISTS request body -> the reply's own fields (after the prefix). ValueError when malformed."""
+    def lookup(self, body: bytes) -> bytes: ...
+    def place(self, body: bytes, segments: list[int], run_bytes: int) -> bytes:
+        """PLACE: absent entries go to `segments` in turn, in runs of about run_bytes; an empty list refuses them."""
+    def place_demand(self, body: bytes) -> tuple[int, int]:
+        """(absent entries, their bytes): what the placement policy needs to know first."""
+    def snapshot(self, segment: int, entries_max: int) -> list[bytes]:
+        """The segment's entries as ADD groups, in chunks."""
+    def segment_usage(self, segment: int) -> tuple[int, int]:
+        """(entries, bytes)"""
+    def namespace_usage(self) -> dict[bytes, tuple[int, int]]:
+        """namespace id -> (entries, bytes), replicas counted."""
+    def find(self, fingerprint: bytes) -> tuple[list[int], int] | None:
+        """(segments, length), serving or not: for `stat`."""
+    @property
+    def entry_count(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
+
+# ---- client (bind_client.cpp) -------------------------------------------------------------------------------------------
+
+class SharedBuffer:
+    """Memory in a memfd sealed against shrinking: same-host segments copy puts straight out of it. Buffer protocol, writable."""
+
+    def __init__(self, size_bytes: int) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def fd(self) -> int: ...
+
+class PageClient:
+    """Directory and data-port client. Any thread may call; after close() every call answers as an empty store does.
+
+    Entry statuses are the codes of docs/protocol.md section 2, one byte an entry, key-major. No call raises for anything that the
+    network or a peer does, none outlasts its deadline by more than 100 ms, none writes to caller memory after it returned.
+    """
+
+    def __init__(
+        self,
+        masters: list[tuple[str, int]],
+        *,
+        token: str = "",
+        name: str = "",
+        connections_per_peer: int = 2,
+        copy_threads: int = 2,
+        same_host: bool = True,
+        tcp: bool = True,
+        connect_timeout_ms: int = 250,
+        backoff_ms_min: int = 50,
+        backoff_ms_max: int = 1000,
+        run_bytes: int = 4_194_304,
+        location_cache_entries: int = 65_536,
+    ) -> None:
+        """Connects to nothing yet."""
+    def open_namespace(self, identity: bytes, name: str, deadline_ms: int) -> tuple[int, int]:
+        """(status, handle). The handle is usable whatever the status: it is opened (again) when a call needs it, and follows
+        epoch bumps by itself."""
+    def bump_namespace(self, handle: int, deadline_ms: int) -> int: ...
+    def namespace_state(self, handle: int) -> tuple[bytes, int]:
+        """(namespace id or b'' when not open, epoch)"""
+    def exists(self, handle: int, pool: int, shards: bytes, hashes: bytes, pin_ms: int, deadline_ms: int) -> bytes:
+        """OK where the object is there (and, with pin_ms > 0, pinned at its segment), MISS otherwise."""
+    def get(self, handle: int, pool: int, shards: bytes, hashes: bytes, memory: "Pieces", deadline_ms: int) -> bytes:
+        """Fills the pieces of each entry. Only entries answered OK hold the object's bytes; others may hold anything."""
+    def put(
+        self,
+        handle: int,
+        pool: int,
+        shards: bytes,
+        hashes: bytes,
+        memory: "Pieces",
+        deadline_ms: int,
+        ack_committed: bool = True,
+        depth: int = 0,
+        texts: list[str] | None = None,
+    ) -> bytes:
+        """OK (written) or EXISTS (was there) are success. `depth`: position of the first key in its prefix."""
+    def fetch(self, handle: int, pool: int, shards: bytes, hashes: bytes, deadline_ms: int, bytes_max: int) -> list[bytes | None]:
+        """get() into fresh bytes, for objects of unknown length."""
+    def remove(self, handle: int, pool: int, shards: bytes, hashes: bytes, deadline_ms: int) -> bytes: ...
+    def register_fd(self, address: int, size_bytes: int, fd: int) -> bool:
+        """Memory [address, +size) is the file `fd` from offset 0 (SGLang's shm pool): puts from it go by server-side copy.
+        The descriptor is duplicated. Registering the same range again is nothing; SharedBuffers register themselves."""
+    def unregister(self, address: int) -> None: ...
+    def counters(self) -> dict[str, int]:
+        """Calls, keys, bytes, hits, misses, timeouts, reconnects, digest_mismatches, breaker_open, per transport where it matters
+        (names are listed in docs/operations.md)."""
+    def segment_map(self) -> list[dict[str, Any]]: ...
+    def close(self) -> None:
+        """Closes connections, joins threads, unmaps. Idempotent; waits at most for calls in flight."""
+
+class Pieces:
+    """Where the bytes of a batch lie: entry i of shard s is the concatenation of that shard's pieces.
+
+    Piece j of shard s for key k lies at base[s][j] + stride[s][j] * index[k] and is size[s][j] bytes long. Only describes memory: the
+    caller keeps it alive and in place until the call returns.
+    """
+
+    @staticmethod
+    def affine(plan: list[list[tuple[int, int, int]]], indices: Buffer) -> "Pieces":
+        """plan[s] = [(base, stride, size_bytes), ...]; indices: int64, one a key."""
+    @staticmethod
+    def from_pointers(pointers: Buffer, sizes: Buffer, pieces_per_entry: int) -> "Pieces":
+        """pointers: uint64, sizes: uint64, both entry-major with pieces_per_entry items an entry."""
+    @property
+    def entry_count(self) -> int: ...
+    @property
+    def total_bytes(self) -> int: ...

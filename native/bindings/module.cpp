@@ -1,0 +1,6 @@
+#include "bindings.hpp"
+
+NB_MODULE(_native, m) {
+  m.doc() = "Native core of kvstore: see client/kvstore_client/_native.pyi for the contract of every function.";
+  kvstore::bind_keys(m);
+}
