@@ -104,7 +104,9 @@ class WorkerProcess:
             self._process.kill()
             raise RuntimeError(f"{self._peer}: a worker gave no answer in {ANSWER_TIMEOUT_S:.0f} s") from None
         if answer is None:
-            raise RuntimeError(f"{self._peer}: a worker died:\n{Path(self._log_name).read_text(errors='replace')[-2000:]}")
+            raise RuntimeError(
+                f"{self._peer}: a worker died:\n{Path(self._log_name).read_text(errors='replace')[-2000:]}"
+            )
         return answer
 
 
@@ -138,13 +140,17 @@ class Contestant:
             raise RuntimeError(f"{self.name}: exists ({case}) found {answer['done']} of {expected} pages")
         return list(answer["seconds"])
 
-    def timed(self, worker: WorkerProcess, verb: str, seed: int, count: int, size_bytes: int) -> tuple[Sample, int]:
+    def timed(
+        self, worker: WorkerProcess, verb: str, seed: int, count: int, size_bytes: int
+    ) -> tuple[Sample, int]:
         """(sample, wrong pages). RuntimeError when the peer refused a page."""
         server_cpu_s = sum(map(cpu_seconds, self.servers.pids()))
         answer = worker.call(verb, seed=seed, count=count, size_bytes=size_bytes)
         server_cpu_s = sum(map(cpu_seconds, self.servers.pids())) - server_cpu_s
         if answer["done"] != count:
-            raise RuntimeError(f"{self.name}: {verb} of {count} x {size_bytes} B did {answer['done']} pages only")
+            raise RuntimeError(
+                f"{self.name}: {verb} of {count} x {size_bytes} B did {answer['done']} pages only"
+            )
         sample = Sample(answer["seconds"], count * size_bytes, answer["cpu_s"], server_cpu_s)
         return sample, answer.get("wrong_pages", 0)
 
@@ -173,7 +179,7 @@ def contestants(names: Sequence[str], pool_bytes: int, results: Results) -> Iter
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvstore-bench-")))
         shared: dict[type[Servers], Servers] = {}
-        running = []
+        running: list[Contestant] = []
         for name in names:
             server_class = PEERS[name][0]
             if server_class not in shared:
@@ -193,7 +199,9 @@ def contestants(names: Sequence[str], pool_bytes: int, results: Results) -> Iter
                 workers.append(worker)
             first_seed = FIRST_SEED + SEEDS_A_PEER * len(running)
             indexes = PEERS[name][1].has_index
-            running.append(Contestant(name, indexes, shared[server_class], workers[0], workers[1], first_seed))
+            running.append(
+                Contestant(name, indexes, shared[server_class], workers[0], workers[1], first_seed)
+            )
         yield running
 
 
@@ -231,7 +239,9 @@ def in_turn(peers: list[Contestant], repetition: int) -> list[Contestant]:
     return peers[first:] + peers[:first]
 
 
-def measure_size(peers: list[Contestant], size_bytes: int, batch: int, repetitions: int, results: Results) -> None:
+def measure_size(
+    peers: list[Contestant], size_bytes: int, batch: int, repetitions: int, results: Results
+) -> None:
     """One page size; repetition 0 is not counted: connections and code are cold."""
     written: list[tuple[Contestant, int]] = []
     for repetition in range(repetitions + 1):

@@ -54,7 +54,9 @@ def ratio(results: Results, verb: str, size_bytes: int, peer: str, against: str)
 
 def transfer_table(results: Results) -> str:
     rows = []
-    for (peer, verb, size_bytes), samples in sorted(results.transfers.items(), key=lambda i: (i[0][2], i[0][1] == "get")):
+    for (peer, verb, size_bytes), samples in sorted(
+        results.transfers.items(), key=lambda i: (i[0][2], i[0][1] == "get")
+    ):
         rate = rates(samples)
         ratios = [ratio(results, verb, size_bytes, peer, against) for against in ("mooncake", "memcpy")]
         rows.append(
@@ -69,17 +71,31 @@ def transfer_table(results: Results) -> str:
                 cpu_per_gb(samples, "server_cpu_s"),
             ]
         )
-    head = ["page", "call", "peer", "GB/s", "min-max", "/ mooncake", "/ memcpy", "client CPU-s/GB", "server CPU-s/GB"]
+    head = [
+        "page",
+        "call",
+        "peer",
+        "GB/s",
+        "min-max",
+        "/ mooncake",
+        "/ memcpy",
+        "client CPU-s/GB",
+        "server CPU-s/GB",
+    ]
     return table(head, rows)
 
 
 def probe_table(results: Results) -> str:
     rows = []
-    for (peer, case, keys), seconds in sorted(results.probes.items(), key=lambda item: (item[0][2], item[0][1])):
+    for (peer, case, keys), seconds in sorted(
+        results.probes.items(), key=lambda item: (item[0][2], item[0][1])
+    ):
         other = results.probes.get(("mooncake", case, keys))
         against = f"{median(seconds) / median(other):.2f}" if other else "-"
         times = sorted(value * 1e6 for value in seconds)
-        rows.append([str(keys), case, peer, f"{median(times):.0f}", f"{times[int(len(times) * 0.99)]:.0f}", against])
+        rows.append(
+            [str(keys), case, peer, f"{median(times):.0f}", f"{times[int(len(times) * 0.99)]:.0f}", against]
+        )
     return table(["keys", "case", "peer", "p50 us", "p99 us", "p50 / mooncake"], rows)
 
 

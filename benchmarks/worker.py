@@ -28,7 +28,10 @@ _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 def page_keys(seed: int, count: int) -> list[str]:
     """64 hex digits a key, as SGLang's page hashes; the last eight are a running number, for peers without an index."""
-    return [hashlib.sha256(f"{seed}/{i}".encode()).hexdigest()[:56] + f"{seed * count + i & 0xFFFFFFFF:08x}" for i in range(count)]
+    return [
+        hashlib.sha256(f"{seed}/{i}".encode()).hexdigest()[:56] + f"{seed * count + i & 0xFFFFFFFF:08x}"
+        for i in range(count)
+    ]
 
 
 class Worker:

@@ -27,7 +27,9 @@ def compiles(source: str) -> bool:
 def lacks() -> list[str]:
     """What every build needs and this machine does not have."""
     if sys.version_info < PYTHON_MIN:
-        return [f"Python {sys.version.split()[0]} is too old: 3.10 or newer is needed (make PYTHON=python3.11 ...)"]
+        return [
+            f"Python {sys.version.split()[0]} is too old: 3.10 or newer is needed (make PYTHON=python3.11 ...)"
+        ]
     found = []
     if importlib.util.find_spec("ensurepip") is None:
         found.append("Python's venv module is incomplete: install the package python3-venv")

@@ -58,7 +58,9 @@ def run_step(name: str, results: Path) -> StepResult:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--results", type=Path, required=True, help="directory of the JUnit files")
     parser.add_argument("targets", nargs="+")
     arguments = parser.parse_args()

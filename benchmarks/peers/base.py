@@ -78,7 +78,9 @@ class Servers(ABC):
         """Starts a server whose output goes to a log file in the peer's directory."""
         log = self.directory / f"{self.name}-{len(self._processes)}.log"
         with log.open("wb") as out:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=env)
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=env
+            )
         self._processes.append(process)
         return process
 
@@ -88,8 +90,12 @@ class Servers(ABC):
         while not ready():
             dead = [p for p in self._processes if p.poll() is not None]
             if dead or time.monotonic() > deadline:
-                logs = "\n".join(f"{p.name}:\n{tail(p)}" for p in sorted(self.directory.glob(f"{self.name}-*.log")))
-                state = f"ended with {dead[0].returncode}" if dead else f"not ready in {START_TIMEOUT_S:.0f} s"
+                logs = "\n".join(
+                    f"{p.name}:\n{tail(p)}" for p in sorted(self.directory.glob(f"{self.name}-*.log"))
+                )
+                state = (
+                    f"ended with {dead[0].returncode}" if dead else f"not ready in {START_TIMEOUT_S:.0f} s"
+                )
                 raise RuntimeError(f"{self.name}: {what}: {state}\n{logs}")
             time.sleep(0.05)
 
@@ -120,7 +126,7 @@ class PeerClient(ABC):
     def remove(self, keys: list[str]) -> None:
         """Makes room again, outside of what is timed."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (most have nothing to close)
         """Ends threads and connections."""
 
 

@@ -76,7 +76,9 @@ class KvstoreClient(PeerClient):
     def __init__(self, connection: dict[str, Any]) -> None:
         from kvstore_client import Client
 
-        self._client = Client(connection["masters"], same_host=self.same_host, tcp=not self.same_host, deadline_ms=DEADLINE_MS)
+        self._client = Client(
+            connection["masters"], same_host=self.same_host, tcp=not self.same_host, deadline_ms=DEADLINE_MS
+        )
         self._pages = self._client.namespace(NAMESPACE).pages()
 
     def put(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[bool]:

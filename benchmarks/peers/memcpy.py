@@ -38,7 +38,9 @@ class MemcpyClient(PeerClient):
 
     def __init__(self, connection: dict[str, Any]) -> None:
         self._pool_bytes = int(connection["pool_bytes"])
-        self._map = mmap.mmap(int(connection["fd"]), self._pool_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        self._map = mmap.mmap(
+            int(connection["fd"]), self._pool_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE
+        )
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
     def _places(self, keys: list[str], size_bytes: int) -> list[int]:

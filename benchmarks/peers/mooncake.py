@@ -13,12 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.namespace import in_private_network
-from benchmarks.peers.base import Memory, PeerClient, PeerUnavailable, Servers, accepts, anonymous_memory, free_port
+from benchmarks.peers.base import (
+    Memory,
+    PeerClient,
+    PeerUnavailable,
+    Servers,
+    accepts,
+    anonymous_memory,
+    free_port,
+)
 
 SEGMENT_READY = "segment is mounted"
 LOCAL_BUFFER_BYTES = 64 << 20
-# Without this a client copies by itself when it can, and nothing would cross a socket.
-CLIENT_ENVIRONMENT = {"MC_STORE_MEMCPY": "0", "MC_LOG_LEVEL": "ERROR"}
+# Without MC_STORE_MEMCPY=0 a client copies by itself when it can; without an address to bind to it refuses loopback.
+CLIENT_ENVIRONMENT = {"MC_STORE_MEMCPY": "0", "MC_LOG_LEVEL": "ERROR", "MC_TCP_BIND_ADDRESS": "127.0.0.1"}
 
 SEGMENT_PROGRAM = f"""
 import signal, sys
@@ -38,13 +46,17 @@ class MooncakeServers(Servers):
 
     def start(self) -> None:
         if importlib.util.find_spec("mooncake") is None:
-            raise PeerUnavailable("mooncake-transfer-engine-non-cuda is not installed (make bench installs it)")
+            raise PeerUnavailable(
+                "mooncake-transfer-engine-non-cuda is not installed (make bench installs it)"
+            )
         try:
             import mooncake.store  # noqa: F401
         except ImportError as error:
             raise PeerUnavailable(f"mooncake does not load: {error}") from error
         if not in_private_network():
-            raise PeerUnavailable("it listens on all interfaces, so it needs a network namespace of its own: run as root")
+            raise PeerUnavailable(
+                "it listens on all interfaces, so it needs a network namespace of its own: run as root"
+            )
         self._rpc_port, metrics_port, self._metadata_port = free_port(), free_port(), free_port()
         master = Path(sys.executable).parent / "mooncake_master"
         self.spawn(
@@ -102,7 +114,9 @@ class MooncakeClient(PeerClient):
         return [code == 0 for code in self._store.batch_put_from(keys, addresses, [size_bytes] * len(keys))]
 
     def get(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[bool]:
-        return [n == size_bytes for n in self._store.batch_get_into(keys, addresses, [size_bytes] * len(keys))]
+        return [
+            n == size_bytes for n in self._store.batch_get_into(keys, addresses, [size_bytes] * len(keys))
+        ]
 
     def exists(self, keys: list[str], keep: bool) -> Sequence[bool]:
         # It always grants a lease: there is no other probe.

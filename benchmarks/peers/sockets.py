@@ -97,7 +97,12 @@ class SocketsClient(PeerClient):
         offsets = [int(key[-8:], 16) % slots * size_bytes for key in keys]
         stripe = -(-len(keys) // CONNECTIONS)
         jobs = [
-            (self._connections[i], op, offsets[i * stripe : (i + 1) * stripe], addresses[i * stripe : (i + 1) * stripe])
+            (
+                self._connections[i],
+                op,
+                offsets[i * stripe : (i + 1) * stripe],
+                addresses[i * stripe : (i + 1) * stripe],
+            )
             for i in range(CONNECTIONS)
         ]
         waiting = [self._threads.submit(self._one, *job, size_bytes) for job in jobs[1:]]
@@ -141,7 +146,9 @@ def serve_connection(connection: socket.socket, pool: memoryview) -> None:
 
 def main() -> None:
     port, pool_bytes = map(int, sys.argv[1:])
-    pool = memoryview(mmap.mmap(-1, pool_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE))
+    pool = memoryview(
+        mmap.mmap(-1, pool_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+    )
     with socket.create_server(("127.0.0.1", port)) as listener:
         while True:
             connection, _ = listener.accept()

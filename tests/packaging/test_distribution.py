@@ -19,7 +19,9 @@ MakeVenv = Callable[..., Path]
 Runner = Callable[..., str]
 
 # All that the native module may load: the C and C++ runtimes. No CUDA, no UCX, no OpenSSL: those are opened at run time, if ever.
-RUNTIME_LIBRARIES = re.compile(r"(libstdc\+\+|libgcc_s|libm|libc|libpthread|librt|libdl|ld-linux[\w-]*)\.so\.\d+")
+RUNTIME_LIBRARIES = re.compile(
+    r"(libstdc\+\+|libgcc_s|libm|libc|libpthread|librt|libdl|ld-linux[\w-]*)\.so\.\d+"
+)
 
 BARE_IMPORT = """
 import sys
@@ -50,7 +52,11 @@ def test_the_sdist_holds_what_a_build_needs_and_no_build_output(sdist_tree: Path
     assert needed <= files
     assert any(name.startswith("native/src/") for name in files)
     assert any(name.startswith("native/include/kvstore/") for name in files)
-    strays = [name for name in files if re.match(r"(build|dist|\.venv[^/]*|\.ci)/|.*(__pycache__|\.so$|\.pyc$)", name)]
+    strays = [
+        name
+        for name in files
+        if re.match(r"(build|dist|\.venv[^/]*|\.ci)/|.*(__pycache__|\.so$|\.pyc$)", name)
+    ]
     assert strays == []
 
 
@@ -75,18 +81,22 @@ def test_the_native_module_needs_no_library_but_the_c_and_cpp_runtimes(wheel: Pa
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (n for n in archive.namelist() if re.match(r"kvstore_client/_native\..*so$", n))
         module = archive.extract(name, tmp_path)
-    dynamic = subprocess.run(["readelf", "--dynamic", module], capture_output=True, text=True, timeout=60, check=True)
+    dynamic = subprocess.run(
+        ["readelf", "--dynamic", module], capture_output=True, text=True, timeout=60, check=True
+    )
     needed = re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic.stdout)
     assert needed, "readelf printed no NEEDED entry: has its output changed?"
     assert [library for library in needed if not RUNTIME_LIBRARIES.fullmatch(library)] == []
 
 
-def test_a_bare_install_imports_and_computes_without_any_other_package(bare_python: Path, run: Runner, tmp_path: Path) -> None:
+def test_a_bare_install_imports_and_computes_without_any_other_package(
+    bare_python: Path, run: Runner, tmp_path: Path
+) -> None:
     run(bare_python, "-I", "-W", "error", "-c", BARE_IMPORT, cwd=tmp_path)
 
 
 def test_the_cli_of_a_bare_install_names_the_missing_extra(bare_python: Path, tmp_path: Path) -> None:
-    command = [bare_python.parent / "kvstore", "--help"]
+    command = [str(bare_python.parent / "kvstore"), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
     assert done.returncode != 0
     assert "hicache-kvstore[server]" in done.stderr
