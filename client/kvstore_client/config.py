@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvstore_client.errors import ConfigError
+from kvstore_client.wire import NAME_BYTES_MAX, PIN_MS_MAX, TOKEN_BYTES_MAX
 
 MASTERS_MAX = 64
-TOKEN_BYTES_MAX = 1024
-PIN_MS_MAX = 60_000
 _DEADLINE_MS_MAX = 600_000
 
 MasterList = str | Sequence[str] | Sequence[tuple[str, int]]
@@ -55,7 +54,7 @@ class ClientConfig:
         check_bool("same_host", self.same_host)
         check_bool("tcp", self.tcp)
         check_text("token", self.token, TOKEN_BYTES_MAX)
-        check_text("name", self.name, 255)
+        check_text("name", self.name, NAME_BYTES_MAX)
         if not (self.same_host or self.tcp):
             raise ConfigError(
                 "tcp", "same_host and tcp are both off: no transport is left; allow one of them"
