@@ -5,9 +5,14 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from kvstore_client import Client, Pieces, SharedBuffer
+from kvstore_client._native import hex_hashes
+from kvstore_client.objects import DONE_FOUND, DONE_STORED
 
 from benchmarks.peers.base import Memory, PeerClient, Servers
 
@@ -27,24 +32,21 @@ class KvstoreServers(Servers):
             "listening",
             kvstore,
             "master",
-            "--data-dir",
-            str(self.directory / "master"),
-            "--directory-port",
-            "0",
-            "--control-port",
-            "0",
+            f"--data-dir={self.directory / 'kvstore-master'}",
+            "--directory-port=0",
+            "--control-port=0",
+            "--http-port=-1",
         )
         self._masters = f"127.0.0.1:{master['directory_port']}"
         self._announced(
             "attached",
             kvstore,
             "segment",
-            "--masters",
-            f"127.0.0.1:{master['control_port']}",
-            "--capacity",
-            str(self.pool_bytes),
-            "--state-dir",
-            str(self.directory / "segment"),
+            f"--data-dir={self.directory / 'kvstore-segment'}",
+            f"--masters=127.0.0.1:{master['control_port']}",
+            f"--capacity={self.pool_bytes}",
+            "--port=0",
+            "--http-port=-1",
         )
 
     def connection(self) -> dict[str, Any]:
@@ -68,24 +70,33 @@ class KvstoreServers(Servers):
         return found
 
 
+def _pieces(addresses: list[int], size_bytes: int) -> Pieces:
+    return Pieces.from_pointers(array("Q", addresses), array("Q", [size_bytes]) * len(addresses), 1)
+
+
 class KvstoreClient(PeerClient):
-    """The public Python client with its defaults: acks mean a durable directory entry, every byte is checked."""
+    """The calls that the SGLang adapter makes, with their defaults: an ack means a durable directory entry, and every byte is
+    checked against its digest."""
 
     same_host: bool
 
     def __init__(self, connection: dict[str, Any]) -> None:
-        from kvstore_client import Client
-
         self._client = Client(
             connection["masters"], same_host=self.same_host, tcp=not self.same_host, deadline_ms=DEADLINE_MS
         )
         self._pages = self._client.namespace(NAMESPACE).pages()
 
     def put(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[bool]:
-        return self._pages.batch_put(keys, [(address, size_bytes) for address in addresses])
+        statuses = self._pages.put_pieces(
+            hex_hashes(keys), _pieces(addresses, size_bytes), deadline_ms=DEADLINE_MS
+        )
+        return statuses.translate(DONE_STORED)
 
     def get(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[bool]:
-        return self._pages.batch_get_into(keys, [(address, size_bytes) for address in addresses])
+        statuses = self._pages.get_pieces(
+            hex_hashes(keys), _pieces(addresses, size_bytes), deadline_ms=DEADLINE_MS
+        )
+        return statuses.translate(DONE_FOUND)
 
     def exists(self, keys: list[str], keep: bool) -> Sequence[bool]:
         return self._pages.batch_exists(keys, pin_ms=PIN_MS if keep else 0)
@@ -109,8 +120,6 @@ class KvstoreSameHostClient(KvstoreClient):
     same_host = True
 
     def allocate(self, size_bytes: int) -> Memory:
-        from kvstore_client import SharedBuffer
-
         buffer = SharedBuffer(size_bytes)
         ctypes.memset(buffer.address, 0, size_bytes)
         return Memory(buffer.address, size_bytes, buffer)
