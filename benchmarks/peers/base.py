@@ -101,7 +101,7 @@ class Servers(ABC):
 
 
 class PeerClient(ABC):
-    """The client side, in a worker process. One batch call at a time; a result is one truth value a key."""
+    """The client side, in a worker process. One batch call at a time; a result is one truth value a key (any int)."""
 
     has_index = True  # False: a limit of the machine that answers every exists with yes
 
@@ -113,13 +113,13 @@ class PeerClient(ABC):
         return anonymous_memory(size_bytes)
 
     @abstractmethod
-    def put(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[bool]: ...
+    def put(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[int]: ...
 
     @abstractmethod
-    def get(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[bool]: ...
+    def get(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[int]: ...
 
     @abstractmethod
-    def exists(self, keys: list[str], keep: bool) -> Sequence[bool]:
+    def exists(self, keys: list[str], keep: bool) -> Sequence[int]:
         """Which keys are there. With `keep` what was found stays readable for some seconds, where the peer can promise that."""
 
     @abstractmethod

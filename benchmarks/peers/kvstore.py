@@ -86,19 +86,19 @@ class KvstoreClient(PeerClient):
         )
         self._pages = self._client.namespace(NAMESPACE).pages()
 
-    def put(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[bool]:
+    def put(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[int]:
         statuses = self._pages.put_pieces(
             hex_hashes(keys), _pieces(addresses, size_bytes), deadline_ms=DEADLINE_MS
         )
         return statuses.translate(DONE_STORED)
 
-    def get(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[bool]:
+    def get(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[int]:
         statuses = self._pages.get_pieces(
             hex_hashes(keys), _pieces(addresses, size_bytes), deadline_ms=DEADLINE_MS
         )
         return statuses.translate(DONE_FOUND)
 
-    def exists(self, keys: list[str], keep: bool) -> Sequence[bool]:
+    def exists(self, keys: list[str], keep: bool) -> Sequence[int]:
         return self._pages.batch_exists(keys, pin_ms=PIN_MS if keep else 0)
 
     def remove(self, keys: list[str]) -> None:

@@ -47,17 +47,17 @@ class MemcpyClient(PeerClient):
         slots = self._pool_bytes // size_bytes
         return [self._base + int(key[-8:], 16) % slots * size_bytes for key in keys]
 
-    def put(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[bool]:
+    def put(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[int]:
         for place, address in zip(self._places(keys, size_bytes), addresses, strict=True):
             ctypes.memmove(place, address, size_bytes)
         return [True] * len(keys)
 
-    def get(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[bool]:
+    def get(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[int]:
         for place, address in zip(self._places(keys, size_bytes), addresses, strict=True):
             ctypes.memmove(address, place, size_bytes)
         return [True] * len(keys)
 
-    def exists(self, keys: list[str], keep: bool) -> Sequence[bool]:
+    def exists(self, keys: list[str], keep: bool) -> Sequence[int]:
         return [True] * len(keys)
 
     def remove(self, keys: list[str]) -> None:

@@ -110,15 +110,15 @@ class MooncakeClient(PeerClient):
             raise RuntimeError(f"mooncake register_buffer: {code}")
         return memory
 
-    def put(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[bool]:
+    def put(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[int]:
         return [code == 0 for code in self._store.batch_put_from(keys, addresses, [size_bytes] * len(keys))]
 
-    def get(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[bool]:
+    def get(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[int]:
         return [
             n == size_bytes for n in self._store.batch_get_into(keys, addresses, [size_bytes] * len(keys))
         ]
 
-    def exists(self, keys: list[str], keep: bool) -> Sequence[bool]:
+    def exists(self, keys: list[str], keep: bool) -> Sequence[int]:
         # It always grants a lease: there is no other probe.
         return [code == 1 for code in self._store.batch_is_exist(keys)]
 

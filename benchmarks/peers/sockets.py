@@ -75,13 +75,13 @@ class SocketsClient(PeerClient):
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._threads = ThreadPoolExecutor(CONNECTIONS - 1)
 
-    def put(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[bool]:
+    def put(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[int]:
         return self._striped(PUT, keys, addresses, size_bytes)
 
-    def get(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[bool]:
+    def get(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[int]:
         return self._striped(GET, keys, addresses, size_bytes)
 
-    def exists(self, keys: list[str], keep: bool) -> Sequence[bool]:
+    def exists(self, keys: list[str], keep: bool) -> Sequence[int]:
         return [True] * len(keys)
 
     def remove(self, keys: list[str]) -> None:
@@ -92,7 +92,7 @@ class SocketsClient(PeerClient):
         for one in self._connections:
             one.close()
 
-    def _striped(self, op: int, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[bool]:
+    def _striped(self, op: int, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[int]:
         slots = self._pool_bytes // size_bytes
         offsets = [int(key[-8:], 16) % slots * size_bytes for key in keys]
         stripe = -(-len(keys) // CONNECTIONS)
