@@ -20,8 +20,7 @@ from benchmarks.peers import PEERS, PeerUnavailable, Servers
 from benchmarks.peers.base import STOP_TIMEOUT_S
 
 ANSWER_TIMEOUT_S = 120.0
-ARENA_BYTES = 256 << 20
-WARM_FRACTION = 0.8
+WARM_FRACTION, FILL_PAGE_BYTES = 0.8, 1 << 20
 PROBE_BATCHES, PROBE_PAGE_BYTES = 16, 16 << 10
 FIRST_SEED, SEEDS_A_PEER = 10_000, 10_000
 ABSENT_SEED = 1
@@ -54,8 +53,8 @@ class Results:
 class WorkerProcess:
     """A worker and the pipe to it. Every answer has a deadline."""
 
-    def __init__(self, peer: str, servers: Servers, log: IO[bytes]) -> None:
-        connection = {**servers.connection(), "arena_bytes": ARENA_BYTES}
+    def __init__(self, peer: str, servers: Servers, arena_bytes: int, log: IO[bytes]) -> None:
+        connection = {**servers.connection(), "arena_bytes": arena_bytes}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.worker", peer, json.dumps(connection)],
             stdin=subprocess.PIPE,
@@ -129,7 +128,7 @@ class Contestant:
         """Writes and removes objects, so that all memory of the servers has been touched."""
         seed = self.next_seed + 1
         self.next_seed += batches
-        self.writer.call("fill", seed=seed, count=batch, size_bytes=1 << 20, batches=batches)
+        self.writer.call("fill", seed=seed, count=batch, size_bytes=FILL_PAGE_BYTES, batches=batches)
 
     def probe(self, case: str, seed: int, count: int, batches: int, calls: int) -> list[float]:
         """Seconds of each call. RuntimeError when the answer is wrong."""
@@ -174,7 +173,9 @@ def busy_seconds() -> float:
 
 
 @contextmanager
-def contestants(names: Sequence[str], pool_bytes: int, results: Results) -> Iterator[list[Contestant]]:
+def contestants(
+    names: Sequence[str], pool_bytes: int, arena_bytes: int, results: Results
+) -> Iterator[list[Contestant]]:
     """Starts the peers that this machine can run; peers of one server class share their servers."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvstore-bench-")))
@@ -194,7 +195,7 @@ def contestants(names: Sequence[str], pool_bytes: int, results: Results) -> Iter
             workers = []
             for role in ("writer", "reader"):
                 log = stack.enter_context((directory / f"{name}-{role}.log").open("wb"))
-                worker = WorkerProcess(name, shared[server_class], log)
+                worker = WorkerProcess(name, shared[server_class], arena_bytes, log)
                 stack.callback(worker.stop)
                 workers.append(worker)
             first_seed = FIRST_SEED + SEEDS_A_PEER * len(running)
@@ -217,11 +218,13 @@ def measure(
     """The whole comparison: warm-up, then per page size put and get by every peer in turn with fresh keys, then exists."""
     results = Results()
     started, busy = time.monotonic(), busy_seconds()
-    with contestants(names, pool_bytes, results) as peers:
+    # Larger than the caches, so that pages come from and go to memory.
+    arena_bytes = max(pool_bytes // 8, 2 * batch * max(FILL_PAGE_BYTES, *sizes))
+    with contestants(names, pool_bytes, arena_bytes, results) as peers:
         own_before = own_cpu_seconds(peers)
         for peer in peers:
             progress(f"warming up {peer.name}")
-            peer.fill(batch, int(WARM_FRACTION * pool_bytes) // (batch << 20))
+            peer.fill(batch, int(WARM_FRACTION * pool_bytes) // (batch * FILL_PAGE_BYTES))
         for size_bytes in sizes:
             progress(f"pages of {size_bytes >> 10} KiB: {repetitions} repetitions")
             measure_size(peers, size_bytes, batch, repetitions, results)
