@@ -5,4 +5,5 @@
 
 namespace kvstore {
 void bind_keys(nanobind::module_& m);
+void bind_segment(nanobind::module_& m);
 }  // namespace kvstore
