@@ -5,5 +5,9 @@
 
 namespace kvstore {
 void bind_keys(nanobind::module_& m);
+<<<<<<< HEAD
 void bind_directory(nanobind::module_& m);
+=======
+void bind_segment(nanobind::module_& m);
+>>>>>>> wip/server
 }  // namespace kvstore
