@@ -90,16 +90,24 @@ class DataServer:
 
 # ---- directory index (bind_directory.cpp) ------------------------------------------------------------------------------
 
+class WireError(ValueError):
+    """Malformed input; `status` is what to answer a peer (docs/protocol.md section 2)."""
+
+    status: int
+
 class DirectoryIndex:
-    """fingerprint -> (segments, length). One writer thread at a time; its methods hold an internal lock."""
+    """fingerprint -> (segments, length). Thread-safe. Malformed input raises WireError, and then nothing was changed."""
 
     def __init__(self) -> None: ...
     def apply(self, segment: int, groups: bytes) -> tuple[int, int]:
         """(added, removed) of one journal batch. ValueError when it is malformed: then nothing was applied."""
-    def drop_segment(self, segment: int) -> int:
-        """Removes all entries of a segment: O(its entries)."""
+    def drop_segment(self, segment: int, entries_max: int = ...) -> int:
+        """Removes the entries of a segment, at most entries_max; how many. O(those entries)."""
+    def begin_inventory(self, segment: int) -> None: ...
+    def end_inventory(self, segment: int) -> int:
+        """Removes the segment's entries that no ADD has named since begin_inventory; how many."""
     def set_serving(self, segment: int, serving: bool) -> None:
-        """Entries of a segment that does not serve are kept but not found."""
+        """Entries of a segment that does not serve are kept but not found. Segments serve until told otherwise."""
     def exists(self, body: bytes) -> bytes:
         """EXISTS request body -> the reply's own fields (after the prefix). ValueError when malformed."""
     def lookup(self, body: bytes) -> bytes: ...

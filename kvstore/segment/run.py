@@ -1,0 +1,40 @@
+"""Runs a segment as a process: until SIGTERM or SIGINT, then out in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+
+from kvstore.common.logs import log_event
+from kvstore.segment.config import SegmentSettings
+from kvstore.segment.server import SegmentServer
+
+logger = logging.getLogger(__name__)
+
+
+async def run(settings: SegmentSettings, on_listening: Callable[[SegmentServer], None] | None = None) -> None:
+    """Serves until a signal. `on_listening` is called once every port is bound.
+
+    SegmentStartError when it can't start.
+    """
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    server = SegmentServer(settings)
+    await server.start()
+    failed = asyncio.create_task(server.failed())
+    stopped = asyncio.create_task(stopping.wait())
+    try:
+        if on_listening is not None:
+            on_listening(server)
+        await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if failed.done():
+            failed.result()
+    finally:
+        failed.cancel()
+        stopped.cancel()
+        await server.stop()
+        log_event(logger, logging.INFO, "segment stopped", segment_id=server.segment_id)
