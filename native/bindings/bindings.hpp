@@ -4,10 +4,10 @@
 #include <nanobind/nanobind.h>
 
 namespace kvstore {
+void bind_client(nanobind::module_& m);
 void bind_keys(nanobind::module_& m);
-<<<<<<< HEAD
 void bind_directory(nanobind::module_& m);
-=======
 void bind_segment(nanobind::module_& m);
->>>>>>> wip/server
+void bind_segment(nanobind::module_& m);
+void bind_directory(nanobind::module_& m);
 }  // namespace kvstore
