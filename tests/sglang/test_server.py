@@ -18,7 +18,7 @@ NEW_TOKENS = 24
 PROMPT = [3 + (number * number * 31 + number * 7) % 280 for number in range(PROMPT_TOKENS)]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_fresh_server_answers_from_pages_of_another_and_a_restarted_master_loses_none(
     tmp_path: Path,
 ) -> None:

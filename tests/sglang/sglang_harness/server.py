@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 HARNESS_PARENT = Path(__file__).resolve().parent.parent
-START_TIMEOUT_S = 240.0  # a shared two-core machine imports for a long time
+START_TIMEOUT_S = 420.0  # a shared two-core machine imports for a long time
 STOP_TIMEOUT_S = 30.0
 REQUEST_TIMEOUT_S = 120.0  # the first one compiles SGLang's hash extension
 
