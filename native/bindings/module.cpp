@@ -5,4 +5,5 @@ NB_MODULE(_native, m) {
   kvstore::bind_client(m);
   kvstore::bind_keys(m);
   kvstore::bind_directory(m);
+  kvstore::bind_segment(m);
 }
