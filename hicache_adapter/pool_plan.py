@@ -2,6 +2,8 @@
 Python per page.
 """
 
+from __future__ import annotations
+
 from array import array
 from dataclasses import dataclass
 from typing import Any

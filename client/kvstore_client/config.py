@@ -47,7 +47,7 @@ class ClientConfig:
         check_int("deadline_ms", self.deadline_ms, 1, _DEADLINE_MS_MAX)
         check_int("pin_ms", self.pin_ms, 0, PIN_MS_MAX)
         check_int("connections", self.connections, 1, 64)
-        check_int("copy_threads", self.copy_threads, 0, 64)
+        check_int("copy_threads", self.copy_threads, 1, 64)
         check_int("connect_timeout_ms", self.connect_timeout_ms, 1, 60_000)
         check_int("run_bytes", self.run_bytes, 65_536, 1 << 30)
         check_int("location_cache_entries", self.location_cache_entries, 0, 1 << 26)

@@ -1,4 +1,5 @@
-"""SGLang's real device pool, host pool and HiCache controller on a CPU (SGLang 0.5.23), without a server or a GPU.
+"""SGLang's real device pool, host pool and HiCache controller on a CPU (SGLang 0.5.23), without a server or a
+GPU.
 
 What the scheduler thread does between the controller's queues is done here, by `backup` and `prefetch`.
 """
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from sglang.srt.mem_cache.pool_host import base as pool_host_base
 from sglang.srt.runtime_context import get_parallel
+
 from sglang_harness.case import Case
 
 # SGLang leaves 10 GiB of host memory free for a real engine; these pools have a few MiB.
@@ -32,7 +34,9 @@ class Engine:
     """One rank. A context manager; everything is released on exit."""
 
     def __init__(self, case: Case, side_pools: Any = None) -> None:
-        """`side_pools(device_pool, host_pool) -> list[PoolEntry]` adds pools beside KV (hybrid controller only)."""
+        """`side_pools(device_pool, host_pool) -> list[PoolEntry]` adds pools beside KV (hybrid
+        controller only).
+        """
         self.case = case
         self._stack = ExitStack()
         self._requests = 0
@@ -70,16 +74,31 @@ class Engine:
         """Reproducible bytes into the pages."""
         generator = torch.Generator().manual_seed(seed)
         for view in self._page_views(host_indices):
-            raw = torch.randint(0, 256, (view.numel() * view.element_size(),), dtype=torch.uint8, generator=generator)
+            raw = torch.randint(
+                0, 256, (view.numel() * view.element_size(),), dtype=torch.uint8, generator=generator
+            )
             view.copy_(raw.view(view.dtype).view(view.shape))
 
     def page_bytes(self, host_indices: Any) -> list[bytes]:
-        """The bytes of each page, read through the pool's tensors (not through the addresses that a backend is given)."""
+        """The bytes of each page, read through the pool's tensors (not through the addresses that a
+        backend is given).
+        """
         per_page: dict[int, list[bytes]] = {}
         for number, view in enumerate(self._page_views(host_indices)):
-            raw = view.contiguous().view(torch.uint8).flatten().numpy().tobytes()
-            per_page.setdefault(number // self._views_a_page, []).append(raw)
+            per_page.setdefault(number // self._views_a_page, []).append(_raw(view))
         return [b"".join(parts) for parts in per_page.values()]
+
+    def head_bytes(self, host_indices: Any) -> list[list[bytes]]:
+        """The bytes of each head of each page (layout page_head): K, then V."""
+        pages = [slot // self.case.page_size for slot in host_indices[:: self.case.page_size].tolist()]
+        pool = self.host_pool
+        return [
+            [
+                b"".join(_raw(buffer[page, head]) for buffer in (pool.k_buffer, pool.v_buffer))
+                for head in range(self.case.heads)
+            ]
+            for page in pages
+        ]
 
     def wipe(self) -> None:
         """Zeroes the host pool."""
@@ -115,7 +134,9 @@ class Engine:
         from sglang.srt.mem_cache.utils import get_storage_hash_str
 
         hashes = get_storage_hash_str(tokens, None, page_size=self.case.page_size)
-        operation_id = self.controller.write_storage(host_indices, tokens, hash_value=hashes, prefix_keys=None)
+        operation_id = self.controller.write_storage(
+            host_indices, tokens, hash_value=hashes, prefix_keys=None
+        )
         ends_at = time.monotonic() + timeout_s
         while (left_s := ends_at - time.monotonic()) > 0:
             operation = self.controller.ack_backup_queue.get(timeout=left_s)
@@ -155,8 +176,17 @@ class Engine:
         return self.controller.prefetch(handle, RadixKey(array("q", tokens)), None, None)
 
 
+def _raw(view: Any) -> bytes:
+    data: bytes = view.contiguous().view(torch.uint8).flatten().numpy().tobytes()
+    return data
+
+
 def _ranks(case: Case) -> Any:
-    ranks = {f"{group}_{what}": int(what == "size") for group in ("pp", "attn_cp", "attn_dp", "attn_dcp") for what in ("rank", "size")}
+    ranks = {
+        f"{group}_{what}": int(what == "size")
+        for group in ("pp", "attn_cp", "attn_dp", "attn_dcp")
+        for what in ("rank", "size")
+    }
     for group in ("tp", "attn_tp"):
         ranks |= {f"{group}_rank": case.tp_rank, f"{group}_size": case.tp_size}
     return get_parallel().override(**ranks)
@@ -244,4 +274,6 @@ def _controller(case: Case, device_pool: Any, host_pool: Any, side_pools: Any) -
     ]
     if side_pools is not None:
         entries += side_pools(device_pool, host_pool)
-    return HybridCacheController(allocator, HostPoolGroup(entries), transfer_layer_id_max=case.layers, **common)
+    return HybridCacheController(
+        allocator, HostPoolGroup(entries), transfer_layer_id_max=case.layers, **common
+    )

@@ -1,4 +1,5 @@
-"""A process that is one engine rank after another: commands as JSON lines on stdin, answers as JSON lines on stdout.
+"""A process that is one engine rank after another: commands as JSON lines on stdin, answers as JSON lines on
+stdout.
 
 Importing SGLang takes many seconds; a worker pays for it once and then runs any number of cases.
 """
@@ -17,7 +18,9 @@ def main() -> int:
     os.dup2(2, 1)  # what SGLang prints belongs to the log, not between the answers
     import logging
 
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s"
+    )
     serve(sys.stdin, replies)
     return 0
 
@@ -43,7 +46,7 @@ def write(case: Any) -> dict[str, Any]:
         slots = engine.host_pool.alloc(case.pages * case.page_size)
         engine.fill(slots, case.seed)
         hashes, stored = engine.backup(slots, case.tokens)
-        return {"hashes": hashes, "stored_tokens": stored, "digests": _digests(engine, slots), **_report(engine)}
+        return {"hashes": hashes, "stored_tokens": stored, **_contents(engine, slots), **_report(engine)}
 
 
 def read(case: Any) -> dict[str, Any]:
@@ -54,12 +57,24 @@ def read(case: Any) -> dict[str, Any]:
         engine.wipe()
         engine.host_pool.alloc(3 * case.page_size)  # so that pages land elsewhere than in the writer
         got = engine.prefetch(case.tokens)
-        digests = [] if got.host_indices is None else _digests(engine, got.host_indices)
-        return {"hit_tokens": got.hit_tokens, "loaded_tokens": got.completed_tokens, "digests": digests, **_report(engine)}
+        contents = {"digests": []} if got.host_indices is None else _contents(engine, got.host_indices)
+        return {
+            "hit_tokens": got.hit_tokens,
+            "loaded_tokens": got.completed_tokens,
+            **contents,
+            **_report(engine),
+        }
 
 
-def _digests(engine: Any, slots: Any) -> list[str]:
-    return [hashlib.sha256(page).hexdigest() for page in engine.page_bytes(slots)]
+def _contents(engine: Any, slots: Any) -> dict[str, Any]:
+    contents: dict[str, Any] = {"digests": [_digest(page) for page in engine.page_bytes(slots)]}
+    if engine.case.layout == "page_head":
+        contents["heads"] = [[_digest(head) for head in page] for page in engine.head_bytes(slots)]
+    return contents
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _report(engine: Any) -> dict[str, Any]:

@@ -19,7 +19,10 @@ class WorkerProcess:
     def __init__(self, name: str, log_dir: Path) -> None:
         self.name = name
         self.log_path = log_dir / f"{name}.log"
-        env = os.environ | {"PYTHONPATH": f"{HARNESS_PARENT}:{HARNESS_PARENT / 'shims'}", "OMP_NUM_THREADS": "1"}
+        env = os.environ | {
+            "PYTHONPATH": f"{HARNESS_PARENT}:{HARNESS_PARENT / 'shims'}",
+            "OMP_NUM_THREADS": "1",
+        }
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "sglang_harness.worker"],

@@ -1,6 +1,8 @@
-"""Lets an unedited SGLang 0.5.23 run on a CPU: replaces what exists only for GPUs, when the module in question is imported.
+"""Lets an unedited SGLang 0.5.23 run on a CPU: replaces what exists only for GPUs, when the module in
+question is imported.
 
-- torchvision: PyPI's wheel is a CUDA build; its Python part imports once the operators it refers to have a schema.
+- torchvision: PyPI's wheel is a CUDA build; its Python part imports once the operators it refers to have a
+schema.
 - host pools: pinning memory needs a CUDA driver, so pools are built with pin_memory=False.
 - copies between the device pool and the host pool: kernels of sgl_kernel, here in torch (`host_copies`).
 

@@ -1,4 +1,6 @@
-"""SGLang's copy kernels between a "device" pool and the host pool, in torch, for the layouts that the server tests use."""
+"""SGLang's copy kernels between a "device" pool and the host pool, in torch, for the layouts that the
+server tests use.
+"""
 
 import ctypes
 from typing import Any
@@ -19,7 +21,9 @@ def transfer_kv_all_layer_lf_pf(
     num_layers: int,
     **_: Any,
 ) -> None:
-    """Device to host, layout page_first: one row of `item_size` bytes a token and layer; src_*_layers are addresses."""
+    """Device to host, layout page_first: one row of `item_size` bytes a token and layer; src_*_layers
+    are addresses.
+    """
     for layers, host in ((src_k_layers, dst_k), (src_v_layers, dst_v)):
         base = host.data_ptr()
         for layer, source in enumerate(layers.tolist()[:num_layers]):
@@ -29,7 +33,15 @@ def transfer_kv_all_layer_lf_pf(
 
 
 def transfer_kv_per_layer_pf_lf(
-    *, src_k: Any, dst_k: Any, src_v: Any, dst_v: Any, src_indices: Any, dst_indices: Any, layer_id: int, **_: Any
+    *,
+    src_k: Any,
+    dst_k: Any,
+    src_v: Any,
+    dst_v: Any,
+    src_indices: Any,
+    dst_indices: Any,
+    layer_id: int,
+    **_: Any,
 ) -> None:
     """Host (token, layer, head, dim) to one layer of the device pool."""
     dst_k[dst_indices] = src_k[src_indices, layer_id]

@@ -1,4 +1,6 @@
-"""Python imports this by itself when the folder is on PYTHONPATH: in servers, their schedulers, and workers."""
+"""Python imports this by itself when the folder is on PYTHONPATH: in servers, their schedulers, and
+workers.
+"""
 
 import cpu_shims
 

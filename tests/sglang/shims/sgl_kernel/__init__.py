@@ -1,10 +1,17 @@
-"""Stands in for SGLang's native kernels on a CPU: without their operators every layer takes its own torch path."""
+"""Stands in for SGLang's native kernels on a CPU: without their operators every layer takes its own
+torch path.
+"""
 
 from typing import Any
 
 
 def assign_req_to_token_pool_cpu(
-    req_pool_indices: Any, req_to_token: Any, start_offset: Any, end_offset: Any, out_cache_loc: Any, pool_len: int
+    req_pool_indices: Any,
+    req_to_token: Any,
+    start_offset: Any,
+    end_offset: Any,
+    out_cache_loc: Any,
+    pool_len: int,
 ) -> None:
     """Writes each request's new slots into its row; the one kernel that has no torch path."""
     at = 0
