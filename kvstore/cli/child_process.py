@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import logging
 import os
 import signal
 import sys
@@ -44,11 +43,4 @@ def announce(event: str, **facts: Any) -> None:
         print(json.dumps({"event": event, **facts}), flush=True)
     except (BrokenPipeError, ValueError):
         # Python flushes stdout again at exit, and would complain again.
-        sys.stdout = open(os.devnull, "w")
-
-
-def set_up_logging(level: str) -> None:
-    """Logs to stderr, one line a record."""
-    logging.basicConfig(
-        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

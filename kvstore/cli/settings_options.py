@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import typer
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
@@ -81,10 +81,12 @@ def _parameter(name: str, field: FieldInfo, settings_class: type[BaseSettings]) 
 
 
 def _show(default: Any) -> str | bool:
-    if default is PydanticUndefined or default is None or default == "":
+    if default is PydanticUndefined or isinstance(default, SecretStr) or default in (None, ""):
         return False
     return ",".join(map(str, default)) if isinstance(default, tuple | list) else str(default)
 
 
 def _metavar(field: FieldInfo) -> str:
-    return {int: "INTEGER", float: "NUMBER"}.get(field.annotation, "TEXT") if field.annotation else "TEXT"
+    if field.annotation is int:
+        return "INTEGER"
+    return "NUMBER" if field.annotation is float else "TEXT"

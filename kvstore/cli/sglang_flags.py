@@ -15,25 +15,25 @@ ADAPTER_CONFIG = {
 LAYOUT_FLAGS = ("--hicache-mem-layout", "page_first", "--hicache-io-backend", "kernel")
 
 
-def adapter_config(masters: str, token: str = "") -> str:
-    """The JSON of --hicache-storage-backend-extra-config.
+def adapter_config(masters: str, token_file: str = "") -> str:
+    """The JSON of --hicache-storage-backend-extra-config. `masters`: directory ports, host:port[,host:port].
 
-    `masters`: directory addresses, host:port[,host:port].
+    A secret goes in as the path of its file: flags are visible to every user of the machine.
     """
     config: dict[str, object] = {**ADAPTER_CONFIG, "masters": masters}
-    if token:
-        config["token"] = token
+    if token_file:
+        config["token_file"] = token_file
     return json.dumps(config, separators=(",", ":"))
 
 
-def sglang_flags(masters: str, token: str = "") -> list[str]:
+def sglang_flags(masters: str, token_file: str = "") -> list[str]:
     """The flags, one list item a word."""
     return [
         "--enable-hierarchical-cache",
         "--hicache-storage-backend",
         "dynamic",
         "--hicache-storage-backend-extra-config",
-        adapter_config(masters, token),
+        adapter_config(masters, token_file),
     ]
 
 

@@ -16,6 +16,7 @@ from kvstore.segment.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
+CHILD_COMMAND = (sys.executable, "-m", "kvstore.cli.main")
 STOP_TIMEOUT_S = 6.0
 # A child that has run this long was well: its next crash begins a new series of back-offs.
 HEALTHY_AFTER_S = 30.0
@@ -95,9 +96,7 @@ class Child:
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "kvstore.cli.main",
+            *CHILD_COMMAND,
             *self.spec.arguments(),
             "--json",
             "--parent-pid",

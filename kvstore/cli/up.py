@@ -41,6 +41,7 @@ class UpOptions:
     http_port: int
     master_http_port: int
     token: str
+    token_file: str
     log_level: str
     json: bool
 
@@ -81,9 +82,14 @@ def up(
     master_http_port: Annotated[
         int, typer.Option(help="The master's /metrics; 0: a free one, -1: none.")
     ] = 7442,
-    token: Annotated[
-        str, typer.Option(envvar="KVSTORE_TOKEN", help="Secret that clients must present; empty for none.")
-    ] = "",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="KVSTORE_TOKEN_FILE",
+            help="File with the secret that clients must present; without it none is asked for.",
+            show_default=False,
+        ),
+    ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
     json: Annotated[
         bool, typer.Option("--json", help="Print one line of JSON instead of text for people.")
@@ -104,7 +110,8 @@ def up(
         data_port=data_port,
         http_port=http_port,
         master_http_port=master_http_port,
-        token=token,
+        token=_read_token(token_file),
+        token_file=str(token_file.resolve()) if token_file else "",
         log_level=log_level,
         json=json,
     )
@@ -184,7 +191,7 @@ def _summary(
         "segment": addresses.segment,
         "pids": {child.spec.name: child.pid for child in supervisor.children},
         "health": health,
-        "sglang_flags": as_shell(sglang_flags(directory, options.token)),
+        "sglang_flags": as_shell(sglang_flags(directory, options.token_file)),
         "layout_flags": as_shell(list(LAYOUT_FLAGS)),
     }
 
@@ -207,13 +214,25 @@ def _print_welcome(
         "",
         "Start SGLang with:",
         "",
-        f"  {as_shell(sglang_flags(directory, options.token))}",
+        f"  {as_shell(sglang_flags(directory, options.token_file))}",
         "",
         f"and best with: {as_shell(list(LAYOUT_FLAGS))}",
         "",
         "Ctrl-C stops the store.",
     ]
     print("\n".join(lines), file=sys.stdout, flush=True)
+
+
+def _read_token(path: Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"--token-file {path} can't be read: {error}")
+    if not token:
+        fail(f"--token-file {path} is empty: write the secret into it")
+    return token
 
 
 def _metrics(name: str, announcement: Announcement) -> str:

@@ -7,24 +7,24 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import NoDecode, SettingsConfigDict
 
+from kvstore.common.settings import ServerSettings
 from kvstore.segment.capacity import CAPACITY_BYTES_MIN, format_size, parse_size
 
 DATA_PORT = 7450
 HTTP_PORT = 7451
 MASTER_CONTROL_PORT = 7441
-TOKEN_BYTES_MAX = 1024
 WILDCARD_HOSTS = ("0.0.0.0", "::", "*", "")
 
 
-class SegmentSettings(BaseSettings):
+class SegmentSettings(ServerSettings):
     """Everything a segment can be told.
 
     Each field is one environment variable and one command line option.
     """
 
-    model_config = SettingsConfigDict(env_prefix="KVSTORE_SEGMENT_", extra="forbid")
+    model_config = SettingsConfigDict(env_prefix="KVSTORE_SEGMENT_")
 
     masters: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(f"127.0.0.1:{MASTER_CONTROL_PORT}",),
@@ -43,6 +43,13 @@ class SegmentSettings(BaseSettings):
         "is "
         "0.0.0.0, the address of the interface that leads to the master.",
     )
+    advertise_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="Port that clients reach this segment at, where something in between maps it; 0: the "
+        "data port.",
+    )
     unix_path: str = Field(
         default="auto",
         description="Unix socket for clients on this host; 'auto' for a private path of this segment, 'off' "
@@ -51,12 +58,6 @@ class SegmentSettings(BaseSettings):
     data_dir: Path = Field(
         default_factory=lambda: default_data_dir() / "segment",
         description="Directory that keeps the segment's id; one for each segment.",
-    )
-    token: str = Field(
-        default="",
-        description="Secret that clients must present and that this segment presents to the master; empty "
-        "for none. "
-        "Better given by the environment than on a command line, which other users can see.",
     )
     high_watermark: float = Field(
         default=0.95, gt=0.0, le=1.0, description="Share of the pool in use at which eviction begins."
@@ -86,7 +87,6 @@ class SegmentSettings(BaseSettings):
         le=65535,
         description="Port of the same; 0 picks a free one, -1 turns it off.",
     )
-    log_level: str = Field(default="info", description="debug, info, warning or error.")
 
     @field_validator("masters", mode="before")
     @classmethod
@@ -114,20 +114,6 @@ class SegmentSettings(BaseSettings):
         if value != "auto" and parse_size(value) < CAPACITY_BYTES_MIN:
             raise ValueError(f"the smallest pool is {format_size(CAPACITY_BYTES_MIN)}, not {value}")
         return value
-
-    @field_validator("token")
-    @classmethod
-    def _check_token(cls, value: str) -> str:
-        if len(value.encode()) > TOKEN_BYTES_MAX:
-            raise ValueError(f"a token has at most {TOKEN_BYTES_MAX} bytes")
-        return value
-
-    @field_validator("log_level")
-    @classmethod
-    def _check_log_level(cls, value: str) -> str:
-        if value.lower() not in ("debug", "info", "warning", "error"):
-            raise ValueError("choose debug, info, warning or error")
-        return value.lower()
 
     @model_validator(mode="after")
     def _check_watermarks(self) -> SegmentSettings:

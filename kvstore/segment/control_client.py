@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 
+from kvstore.common.logs import log_event
 from kvstore.segment.attach_session import AttachableStore, AttachSession, Registration
 from kvstore.segment.backoff import Backoff
 from kvstore.segment.errors import RegistrationRefused
@@ -62,7 +63,7 @@ class ControlClient:
         self.pump = pump or JournalPump(store)
         self._session: AttachSession | None = None
         self._leaving = asyncio.Event()
-        self._leave_reason = ""
+        self._streaming: asyncio.Task[None] | None = None
         self._attached = asyncio.Event()
         self._complaint = ""
         self.master = ""
@@ -89,10 +90,11 @@ class ControlClient:
 
     def leave(self, reason: str) -> None:
         """Tells the master goodbye, if one is attached, and ends `run`."""
-        self._leave_reason = reason
         self._leaving.set()
-        if self._session is not None:
+        if self._session is not None and self.attached:
             self._session.leave(reason)
+        elif self._streaming is not None:
+            self._streaming.cancel()
 
     async def run(self) -> None:
         """Goes round the masters until `leave`. Never raises for anything a master or the network does."""
@@ -116,7 +118,7 @@ class ControlClient:
             if self._leaving.is_set():
                 return
             if reason != self._complaint:
-                logger.warning("not attached to master %s: %s; trying on", master, reason)
+                log_event(logger, logging.WARNING, "not attached, trying on", master=master, reason=reason)
             self._complaint = reason
             await self._pause()
 
@@ -144,11 +146,13 @@ class ControlClient:
                 self._on_registered(master, registered)
 
             session = AttachSession(bulk_channel, self._registration, self._store, self.pump, on_registered)
-            self._session = session
             streaming = asyncio.create_task(session.run(), name="attach")
+            self._session, self._streaming = session, streaming
             try:
                 await streaming
             except asyncio.CancelledError:
+                if self._leaving.is_set():
+                    return
                 if beating is None or not beating.done():
                     raise
                 beating.result()
@@ -156,7 +160,7 @@ class ControlClient:
                     "the master no longer knows this segment; attaching again"
                 ) from None
             finally:
-                self._session = None
+                self._session = self._streaming = None
                 for task in (streaming, beating):
                     if task is not None:
                         task.cancel()
@@ -168,19 +172,20 @@ class ControlClient:
         self._complaint = ""
         self._backoff.reset()
         self._attached.set()
-        logger.info(
-            "attached to master %s as segment %d: %s",
-            master,
-            registered.segment_index,
-            f"journal resumes after {registered.durable_seq}"
-            if self.pump.state.value == "streaming"
-            else "sending the inventory",
+        log_event(
+            logger,
+            logging.INFO,
+            "attached",
+            master=master,
+            segment_index=registered.segment_index,
+            durable_seq=registered.durable_seq,
+            journal=self.pump.state.value,
         )
 
     def _detached(self) -> None:
         if self._attached.is_set():
             self._attached.clear()
-            logger.warning("lost master %s", self.master)
+            log_event(logger, logging.WARNING, "master lost", master=self.master)
 
     async def _pause(self) -> None:
         try:

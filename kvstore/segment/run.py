@@ -7,6 +7,7 @@ import logging
 import signal
 from collections.abc import Callable
 
+from kvstore.common.logs import log_event
 from kvstore.segment.config import SegmentSettings
 from kvstore.segment.server import SegmentServer
 
@@ -36,4 +37,4 @@ async def run(settings: SegmentSettings, on_listening: Callable[[SegmentServer],
         failed.cancel()
         stopped.cancel()
         await server.stop()
-        logger.info("segment %s stopped", server.segment_id.hex())
+        log_event(logger, logging.INFO, "segment stopped", segment_id=server.segment_id)

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from kvstore_client._native import DataServer, SegmentStore
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client import CollectorRegistry
 
+from kvstore.common.http_endpoint import HttpEndpoint
+from kvstore.common.logs import log_event
 from kvstore.segment.attach_session import Registration
 from kvstore.segment.capacity import capacity_of, format_size
 from kvstore.segment.config import WILDCARD_HOSTS, SegmentSettings
 from kvstore.segment.control_client import ControlClient
 from kvstore.segment.errors import SegmentStartError
-from kvstore.segment.http_endpoint import HttpEndpoint, Response
 from kvstore.segment.identity import SegmentIdentity, new_pool_id
 from kvstore.segment.metrics import SegmentCollector
 from kvstore.segment.socket_path import default_unix_path, prepare_unix_path
@@ -117,10 +117,10 @@ class SegmentServer:
                 segment_id=self.segment_id,
                 pool_id=self.pool_id,
                 host=advertise_host,
-                tcp_port=server.tcp_port,
+                tcp_port=settings.advertise_port or server.tcp_port,
                 unix_path=unix_path,
                 capacity_bytes=store.stats()["capacity_bytes"],
-                token=settings.token,
+                token=settings.token.get_secret_value(),
             ),
             store,
             store.stats,
@@ -132,16 +132,17 @@ class SegmentServer:
         self._addresses = SegmentAddresses(
             settings.host, server.tcp_port, advertise_host, unix_path, http_port
         )
-        logger.info(
-            "segment %s listening: data=%s:%d advertised=%s unix=%s http=%s capacity=%s pool=%s",
-            self.segment_id.hex(),
-            settings.host,
-            server.tcp_port,
-            advertise_host,
-            unix_path or "off",
-            f"{settings.http_host}:{http_port}" if http_port >= 0 else "off",
-            format_size(store.stats()["capacity_bytes"]),
-            self.pool_id.hex(),
+        log_event(
+            logger,
+            logging.INFO,
+            "segment listening",
+            segment_id=self.segment_id,
+            pool_id=self.pool_id,
+            data=f"{settings.host}:{server.tcp_port}",
+            advertised=f"{advertise_host}:{settings.advertise_port or server.tcp_port}",
+            unix=unix_path or "off",
+            http=f"{settings.http_host}:{http_port}" if http_port >= 0 else "off",
+            capacity_bytes=store.stats()["capacity_bytes"],
         )
 
     def _unix_path(self, segment_id: bytes) -> str:
@@ -182,7 +183,7 @@ class SegmentServer:
                 tcp_host=settings.host,
                 tcp_port=settings.port,
                 unix_path=unix_path,
-                token=settings.token,
+                token=settings.token.get_secret_value(),
                 connections_max=settings.connections_max,
             )
         except OSError as error:
@@ -197,15 +198,9 @@ class SegmentServer:
             return -1
         registry = CollectorRegistry()
         registry.register(SegmentCollector(store.stats, server.stats, lambda: control_stats(control)))
-        endpoint = HttpEndpoint(
-            {
-                "/metrics": lambda: _metrics_page(registry),
-                "/healthz": _health_page,
-                "/readyz": lambda: _ready_page(control),
-            }
-        )
+        endpoint = HttpEndpoint(settings.http_host, settings.http_port, registry, lambda: readiness(control))
         try:
-            port = await endpoint.start(settings.http_host, settings.http_port)
+            await endpoint.start()
         except OSError as error:
             raise SegmentStartError(
                 f"the status page {settings.http_host}:{settings.http_port} can't be opened "
@@ -213,7 +208,7 @@ class SegmentServer:
                 "choose another port with --http-port (0 picks a free one, -1 turns it off)"
             ) from error
         self._undo.push_async_callback(endpoint.stop)
-        return port
+        return endpoint.port
 
 
 def control_stats(control: ControlClient) -> dict[str, int]:
@@ -230,18 +225,11 @@ def control_stats(control: ControlClient) -> dict[str, int]:
     }
 
 
-async def _metrics_page(registry: CollectorRegistry) -> Response:
-    return Response(200, generate_latest(registry), CONTENT_TYPE_LATEST)
-
-
-async def _health_page() -> Response:
-    return Response(200, b"ok\n")
-
-
-async def _ready_page(control: ControlClient) -> Response:
+def readiness(control: ControlClient) -> tuple[bool, str]:
+    """(ready, why): a segment is of use once a master has it registered."""
     if control.attached:
-        return Response(200, b"ready\n")
-    return Response(503, f"not attached to a master: {control.complaint or 'connecting'}\n".encode())
+        return True, "ready"
+    return False, f"not attached to a master: {control.complaint or 'connecting'}"
 
 
 async def _end_task(task: asyncio.Task[Any]) -> None:
