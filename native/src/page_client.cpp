@@ -31,9 +31,11 @@ PageClient::PageClient(std::vector<PeerAddress> masters, const PageClientOptions
       options_(options),
       core_(std::make_unique<Core>(std::move(masters), options_, counters_, registered_)) {}
 
+PageClient::~PageClient() { close(); }
+
 void PageClient::close() {
   if (::getpid() != pid_) {
-    core_.release();  // its threads exist in the parent only: there is nothing here that could be joined or freed safely
+    (void)core_.release();  // its threads exist in the parent only: there is nothing here that could be joined or freed safely
     return;
   }
   std::unique_lock<std::mutex> lock(mutex_);

@@ -52,7 +52,7 @@ class PageClient {
  public:
   // Connects to nothing yet. The namespace of `keys` arguments below is ignored: it is the handle's.
   PageClient(std::vector<PeerAddress> masters, const PageClientOptions& options);
-  ~PageClient() { close(); }
+  ~PageClient();
   PageClient(const PageClient&) = delete;
   PageClient& operator=(const PageClient&) = delete;
 
