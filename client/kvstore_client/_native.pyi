@@ -101,8 +101,8 @@ class DirectoryIndex:
     def __init__(self) -> None: ...
     def apply(self, segment: int, groups: bytes) -> tuple[int, int]:
         """(added, removed) of one journal batch. ValueError when it is malformed: then nothing was applied."""
-    def drop_segment(self, segment: int) -> int:
-        """Removes all entries of a segment: O(its entries)."""
+    def drop_segment(self, segment: int, entries_max: int = ...) -> int:
+        """Removes the entries of a segment, at most entries_max; how many. O(those entries)."""
     def begin_inventory(self, segment: int) -> None: ...
     def end_inventory(self, segment: int) -> int:
         """Removes the segment's entries that no ADD has named since begin_inventory; how many."""

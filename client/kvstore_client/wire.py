@@ -1,8 +1,9 @@
 """Frames, codes, caps and directory-port messages of docs/protocol.md, in plain Python.
 
-The data port's messages are in `wire_data`, the journal's in `wire_journal`. Every message is a frozen dataclass with
-`encode() -> bytes` (the body; of a reply: its own fields, after the prefix) and `decode(body)`. Decoding raises `WireError`, whose
-`status` is what to answer; bytes after the known fields are ignored.
+The data port's messages are in `wire_data`, the journal's in `wire_journal`. Every message is a frozen
+dataclass with `encode() -> bytes` (the body; of a reply: its own fields, after the prefix) and
+`decode(body)`. Decoding raises `WireError`, whose `status` is what to answer; bytes after the known fields
+are ignored.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class WireError(ValueError):
         self.status = status
 
 
-# ---- frame -------------------------------------------------------------------------------------------------------------
+# ---- frame -------------------------------------------------------------------------------------------------
 
 HEADER = struct.Struct("<IBBHIIQ")
 PREFIX = struct.Struct("<HHIQ")
@@ -131,7 +132,8 @@ class Header:
 
     @staticmethod
     def decode(data: bytes | memoryview, offset: int = 0) -> Header:
-        """Raises WireError when this is no frame of ours or is over a cap: the connection is then beyond repair."""
+        """Raises WireError when this is no frame of ours or is over a cap: the connection is then beyond
+        repair."""
         magic, version, op, flags, request_id, body_bytes, payload_bytes = HEADER.unpack_from(data, offset)
         if magic != MAGIC:
             raise WireError(Status.BAD_REQUEST, "not a kvstore frame (bad magic)")
@@ -190,7 +192,9 @@ class Reader:
         end = self._at + size
         if end > len(self._body):
             left = len(self._body) - self._at
-            raise WireError(Status.BAD_REQUEST, f"body too short for {field}: {size} bytes wanted, {left} left")
+            raise WireError(
+                Status.BAD_REQUEST, f"body too short for {field}: {size} bytes wanted, {left} left"
+            )
         taken = self._body[self._at : end]
         self._at = end
         return taken
@@ -227,7 +231,7 @@ def checked_bytes(value: bytes, size: int, what: str) -> bytes:
     return value
 
 
-# ---- HELLO -------------------------------------------------------------------------------------------------------------
+# ---- HELLO -------------------------------------------------------------------------------------------------
 
 _HELLO = struct.Struct("<BBBBHH16s")
 _HELLO_REPLY = struct.Struct("<B3xIIQ16sI")
@@ -286,7 +290,7 @@ class HelloReply:
         return HelloReply(version, peer, keys, body_bytes, payload_bytes, features)
 
 
-# ---- directory port ----------------------------------------------------------------------------------------------------
+# ---- directory port ----------------------------------------------------------------------------------------
 
 _OPEN = struct.Struct("<IHH")
 _NAMESPACE_REPLY = struct.Struct("<8sII")

@@ -1,4 +1,5 @@
-"""Messages of the data port (docs/protocol.md section 6), in plain Python. The rules of `kvstore_client.wire` hold."""
+"""Messages of the data port (docs/protocol.md section 6), in plain Python. The rules of
+`kvstore_client.wire` hold."""
 
 from __future__ import annotations
 
@@ -226,7 +227,8 @@ class PutRequest:
 
 @dataclass(frozen=True)
 class PullRequest:
-    """A put whose bytes the segment copies from a registered buffer: piece p of entry i is at [i * pieces + p]."""
+    """A put whose bytes the segment copies from a registered buffer: piece p of entry i is at [i * pieces +
+    p]."""
 
     put: PutRequest
     buffer_id: int
@@ -258,7 +260,9 @@ def _one_an_entry(keys: KeyBlock, values: tuple[int, ...], field: str) -> None:
 
 def _encode_put(put: PutRequest) -> bytes:
     _one_an_entry(put.keys, put.lengths, "length")
-    flags = (PUT_HAS_DEPTHS if put.depths is not None else 0) | (PUT_HAS_TEXTS if put.texts is not None else 0)
+    flags = (PUT_HAS_DEPTHS if put.depths is not None else 0) | (
+        PUT_HAS_TEXTS if put.texts is not None else 0
+    )
     parts = [_PUT_HEAD.pack(put.ack_committed, flags, 0, put.commit_timeout_ms), put.keys.encode()]
     parts.append(u32s(put.lengths))
     for values in (put.depths, put.texts):

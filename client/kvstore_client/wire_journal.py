@@ -1,4 +1,5 @@
-"""Journal groups (docs/protocol.md section 8): what a segment tells the directory, as (op, namespace, fingerprints, lengths)."""
+"""Journal groups (docs/protocol.md section 8): what a segment tells the directory, as (op, namespace,
+fingerprints, lengths)."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ class JournalGroup:
         if len(self.fingerprints) != len(self.lengths) * FINGERPRINT_BYTES:
             raise WireError(Status.BAD_REQUEST, "a group needs one length a fingerprint")
         checked_count(len(self.lengths), ENTRIES_MAX, "entries")
-        head = _GROUP.pack(self.op, len(self.lengths), checked_bytes(self.ns, NAMESPACE_BYTES, "namespace id"))
+        head = _GROUP.pack(
+            self.op, len(self.lengths), checked_bytes(self.ns, NAMESPACE_BYTES, "namespace id")
+        )
         return head + self.fingerprints + u32s(self.lengths)
 
 
@@ -62,18 +65,46 @@ def count_entries(data: bytes) -> int:
     return sum(count for _, _, count in _spans(data))
 
 
+def group_ops(data: bytes) -> set[JournalOp]:
+    """Which operations occur in encoded groups."""
+    return {op for op, _, _ in _spans(data)}
+
+
 def skip_entries(data: bytes, skip: int) -> bytes:
     """The groups without their first `skip` entries."""
     for op, start, count in _spans(data):
         if skip < count:
             end = start + _group_bytes(count)
             first, *_ = decode_groups(data[start:end])
-            cut = JournalGroup(op, first.ns, first.fingerprints[skip * FINGERPRINT_BYTES :], first.lengths[skip:])
+            cut = JournalGroup(
+                op, first.ns, first.fingerprints[skip * FINGERPRINT_BYTES :], first.lengths[skip:]
+            )
             return cut.encode() + data[end:]
         skip -= count
     if skip:
         raise WireError(Status.BAD_REQUEST, f"{skip} more entries to skip than the groups hold")
     return b""
+
+
+def split_entries(data: bytes, entries_max: int) -> list[tuple[int, bytes]]:
+    """(entries, groups) pieces of at most entries_max entries each, in order."""
+    pieces: list[tuple[int, bytes]] = []
+    parts: list[bytes] = []
+    room = entries_max
+    for op, start, count in _spans(data):
+        encoded = data[start : start + _group_bytes(count)]
+        while count > room:
+            first = decode_groups(encoded)[0]
+            cut = room * FINGERPRINT_BYTES
+            parts.append(JournalGroup(op, first.ns, first.fingerprints[:cut], first.lengths[:room]).encode())
+            pieces.append((entries_max, b"".join(parts)))
+            encoded = JournalGroup(op, first.ns, first.fingerprints[cut:], first.lengths[room:]).encode()
+            count, parts, room = count - room, [], entries_max
+        parts.append(encoded)
+        room -= count
+    if room < entries_max:
+        pieces.append((entries_max - room, b"".join(parts)))
+    return pieces
 
 
 def _group_bytes(count: int) -> int:

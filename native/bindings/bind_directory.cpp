@@ -105,7 +105,8 @@ void bind_directory(nb::module_& m) {
   nb::class_<DirectoryIndex>(m, "DirectoryIndex")
       .def(nb::init<>())
       .def("apply", &apply, nb::arg("segment"), nb::arg("groups"))
-      .def("drop_segment", &DirectoryIndex::drop_segment, nb::arg("segment"), nogil)
+      .def("drop_segment", &DirectoryIndex::drop_segment, nb::arg("segment"),
+           nb::arg("entries_max") = UINT64_MAX, nogil)
       .def("begin_inventory", &DirectoryIndex::begin_inventory, nb::arg("segment"), nogil)
       .def("end_inventory", &DirectoryIndex::end_inventory, nb::arg("segment"), nogil)
       .def("set_serving", &DirectoryIndex::set_serving, nb::arg("segment"), nb::arg("serving"), nogil)

@@ -290,10 +290,11 @@ DirectoryIndex::Applied DirectoryIndex::apply(uint32_t segment, const void* grou
   return applied;
 }
 
-uint64_t DirectoryIndex::drop_segment(uint32_t segment) {
+uint64_t DirectoryIndex::drop_segment(uint32_t segment, uint64_t entries_max) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  const Segment& owner = segment_at(segment);
   uint64_t dropped = 0;
-  for (Segment& owner = segment_at(segment); owner.head != kNil; ++dropped) remove_node(owner.head);
+  for (; owner.head != kNil && dropped < entries_max; ++dropped) remove_node(owner.head);
   return dropped;
 }
 

@@ -197,7 +197,9 @@ TEST(grows_to_a_million_within_80_bytes_an_entry) {
   std::vector<Fingerprint> some;
   for (uint64_t i = 0; i < kCount; i += 997) some.push_back(all[i].first);
   for (bool found : exists(index, some)) CHECK(found);
-  CHECK_EQ(index.drop_segment(2), kCount / 4);
+  CHECK_EQ(index.drop_segment(2, 1000), uint64_t{1000});
+  CHECK_EQ(index.drop_segment(2), kCount / 4 - 1000);
+  CHECK_EQ(index.drop_segment(2), uint64_t{0});
   CHECK_EQ(index.entry_count(), kCount * 3 / 4);
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from kvstore_client import wire, wire_data, wire_journal
 from kvstore_client.wire import Status, WireError
 
@@ -61,7 +61,9 @@ def test_a_vector_decodes_to_its_fields_and_encodes_back(vector: dict[str, Any])
     assert len(frame) == wire.HEADER_BYTES + header.body_bytes
     fields, prefix = _body(vector)
     if prefix is not None:
-        assert {"status": prefix.status, "text": prefix.text, "map_epoch": prefix.map_epoch} == vector["prefix"]
+        assert {"status": prefix.status, "text": prefix.text, "map_epoch": prefix.map_epoch} == vector[
+            "prefix"
+        ]
     if vector["message"] is None:
         assert fields == b""
         return
@@ -87,15 +89,11 @@ def test_no_decoder_raises_anything_but_wire_error(data: bytes) -> None:
     for vector in MESSAGES:
         if vector["message"] is None:
             continue
-        try:
+        with contextlib.suppress(WireError):
             _class(vector).decode(data)
-        except WireError:
-            pass
     for decode in (wire.decode_reply, wire_journal.decode_groups, wire_journal.count_entries):
-        try:
+        with contextlib.suppress(WireError):
             decode(data)
-        except WireError:
-            pass
 
 
 def test_headers_over_the_caps_are_refused() -> None:

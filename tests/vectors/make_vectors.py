@@ -1,4 +1,5 @@
-"""Writes protocol_v1.json (every message of both ports) and protocol_v1.txt (the same frames, flat, for the C++ test).
+"""Writes protocol_v1.json (every message of both ports) and protocol_v1.txt (the same frames, flat, for the
+C++ test).
 
 The committed files are the authority: a run of this script that changes them is a change of the protocol.
     python tests/vectors/make_vectors.py
@@ -24,7 +25,9 @@ KEYS = wire_data.KeyBlock(NS, 5, SHARDS, HASHES)
 TEXT_KEYS = wire_data.KeyBlock(NS, wire_data.STRING_POOL, (wire_data.WHOLE_SHARD,), HASHES)
 PUT = wire_data.PutRequest(KEYS, (1, 2, 3, 4, 5, 6), True, 900, (7, 8, 9))
 SEGMENTS = (
-    wire.MapRecord(0, wire.SegmentState.LIVE, PEER, POOL, 1 << 40, 12345, "10.0.0.7", 7450, "/run/kv/s0.sock"),
+    wire.MapRecord(
+        0, wire.SegmentState.LIVE, PEER, POOL, 1 << 40, 12345, "10.0.0.7", 7450, "/run/kv/s0.sock"
+    ),
     wire.MapRecord(1, wire.SegmentState.SUSPECT, POOL, PEER, 1 << 30, 0, "node-b", 7451),
 )
 EPOCH = (3 << 32) + 5
@@ -32,7 +35,13 @@ EPOCH = (3 << 32) + 5
 # (name, port, op, message, payload bytes of the frame); a reply has a prefix.
 REQUESTS: list[tuple[str, str, Op, Any, int]] = [
     ("hello", "both", Op.HELLO, wire.HelloRequest(wire.Role.CLIENT, "s3cret", "engine-0", PEER), 0),
-    ("open_namespace", "directory", Op.OPEN_NAMESPACE, wire.OpenNamespaceRequest(b'{"model":"m"}', "m-bf16"), 0),
+    (
+        "open_namespace",
+        "directory",
+        Op.OPEN_NAMESPACE,
+        wire.OpenNamespaceRequest(b'{"model":"m"}', "m-bf16"),
+        0,
+    ),
     ("map", "directory", Op.MAP, wire.MapRequest(EPOCH), 0),
     ("exists", "directory", Op.EXISTS, wire.ExistsRequest(NS, FPS), 0),
     ("lookup", "directory", Op.LOOKUP, wire.LookupRequest(NS, FPS, 2), 0),
@@ -82,7 +91,14 @@ REPLIES: list[tuple[str, str, Op, wire.ReplyPrefix, Any, int]] = [
         wire.LookupReply(2, (0, wire.NO_SEGMENT, 1, 1, wire.NO_SEGMENT, wire.NO_SEGMENT), (100, 0, 300)),
         0,
     ),
-    ("place", "directory", Op.PLACE, OK_DIRECTORY, wire.PlaceReply((1, wire.ALREADY_THERE, wire.NO_SEGMENT)), 0),
+    (
+        "place",
+        "directory",
+        Op.PLACE,
+        OK_DIRECTORY,
+        wire.PlaceReply((1, wire.ALREADY_THERE, wire.NO_SEGMENT)),
+        0,
+    ),
     ("bump_namespace", "directory", Op.BUMP_NAMESPACE, OK_DIRECTORY, wire.NamespaceReply(NS, 5), 0),
     (
         "refused",
@@ -159,7 +175,8 @@ def document() -> dict[str, Any]:
 
 
 def flat(doc: dict[str, Any]) -> str:
-    """One line a frame: name kind op flags request_id body_bytes payload_bytes status map_epoch text_bytes hex."""
+    """One line a frame: name kind op flags request_id body_bytes payload_bytes status map_epoch text_bytes
+    hex."""
     lines = []
     for vector in doc["messages"]:
         header, prefix = vector["header"], vector["prefix"] or {"status": 0, "map_epoch": 0, "text": ""}
@@ -171,7 +188,9 @@ def flat(doc: dict[str, Any]) -> str:
 
 def main() -> None:
     doc = document()
-    (HERE / "protocol_v1.json").write_text(json.dumps(doc, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    (HERE / "protocol_v1.json").write_text(
+        json.dumps(doc, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    )
     (HERE / "protocol_v1.txt").write_text(flat(doc))
 
 

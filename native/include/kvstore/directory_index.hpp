@@ -46,8 +46,8 @@ class DirectoryIndex {
 
   // Applies the groups of docs/protocol.md section 8 in order, all or nothing.
   Applied apply(uint32_t segment, const void* groups, size_t bytes);
-  // Removes every entry of a segment.
-  uint64_t drop_segment(uint32_t segment);
+  // Removes entries of a segment, all of them or entries_max at most; how many. Cheap slices keep readers from waiting.
+  uint64_t drop_segment(uint32_t segment, uint64_t entries_max = UINT64_MAX);
   // Between begin and end each ADD marks its entry as present; end removes the segment's entries that got no mark.
   void begin_inventory(uint32_t segment);
   uint64_t end_inventory(uint32_t segment);
