@@ -10,4 +10,6 @@ void bind_segment(nanobind::module_& m);
 void bind_directory(nanobind::module_& m);
 void bind_directory(nanobind::module_& m);
 void bind_segment(nanobind::module_& m);
+void bind_directory(nanobind::module_& m);
+void bind_segment(nanobind::module_& m);
 }  // namespace kvstore

@@ -8,4 +8,6 @@ NB_MODULE(_native, m) {
   kvstore::bind_directory(m);
   kvstore::bind_directory(m);
   kvstore::bind_segment(m);
+  kvstore::bind_directory(m);
+  kvstore::bind_segment(m);
 }
