@@ -34,6 +34,8 @@ def segment(settings: SegmentSettings, json: JsonOption = False, parent_pid: Par
 
     def on_listening(server: SegmentServer) -> None:
         if json:
+            while tasks:
+                tasks.pop().cancel()  # of the pool before, if this is not the first
             tasks.append(asyncio.get_running_loop().create_task(_announce(server)))
 
     try:

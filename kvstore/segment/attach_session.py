@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import grpc
 
 from kvstore import __version__
-from kvstore.segment.errors import RegistrationRefused
+from kvstore.segment.errors import ClusterChanged, RegistrationRefused
 from kvstore.segment.journal_pump import Batch, Chunk, JournalProtocolError, JournalPump, JournalSource
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
@@ -60,12 +60,15 @@ class AttachSession:
         store: AttachableStore,
         pump: JournalPump,
         on_registered: Callable[[Any], None],
+        cluster_id: bytes,
     ) -> None:
+        """`cluster_id`: the cluster that the pool's content belongs to; empty while it belongs to none."""
         self._stub = control_pb2_grpc.ControlStub(channel)
         self._registration = registration
         self._store = store
         self._pump = pump
         self._on_registered = on_registered
+        self._cluster_id = cluster_id
         self._wake = asyncio.Event()
         self._leaving: str | None = None
 
@@ -79,11 +82,17 @@ class AttachSession:
     async def run(self) -> None:
         """Registers and pumps.
 
-        Raises grpc.RpcError, TimeoutError, RegistrationRefused or JournalProtocolError.
+        Raises grpc.RpcError, TimeoutError, RegistrationRefused, JournalProtocolError, or ClusterChanged
+        before anything of the store is touched.
         """
         call = self._stub.Attach()
         try:
             registered = await asyncio.wait_for(self._register(call), REGISTER_TIMEOUT_S)
+            if self._cluster_id and registered.cluster_id != self._cluster_id:
+                raise ClusterChanged(
+                    f"the master is of cluster {registered.cluster_id.hex()}, this pool of "
+                    f"{self._cluster_id.hex()}"
+                )
             # Before the journal moves: an object of a retired namespace must not be announced as if it were
             # current.
             self._store.set_namespaces(list(registered.current_namespaces))

@@ -66,6 +66,7 @@ class ControlClient:
         self._streaming: asyncio.Task[None] | None = None
         self._attached = asyncio.Event()
         self._complaint = ""
+        self._cluster_id = b""
         self.master = ""
         self.attaches = 0
         self.heartbeats = HeartbeatCounters()
@@ -97,7 +98,10 @@ class ControlClient:
             self._streaming.cancel()
 
     async def run(self) -> None:
-        """Goes round the masters until `leave`. Never raises for anything a master or the network does."""
+        """Goes round the masters until `leave`.
+
+        ClusterChanged is all that it raises for what a master does.
+        """
         turn = 0
         while not self._leaving.is_set():
             master = self._masters[turn % len(self._masters)]
@@ -145,7 +149,9 @@ class ControlClient:
                 beating.add_done_callback(lambda task: None if task.cancelled() else streaming.cancel())
                 self._on_registered(master, registered)
 
-            session = AttachSession(bulk_channel, self._registration, self._store, self.pump, on_registered)
+            session = AttachSession(
+                bulk_channel, self._registration, self._store, self.pump, on_registered, self._cluster_id
+            )
             streaming = asyncio.create_task(session.run(), name="attach")
             self._session, self._streaming = session, streaming
             try:
@@ -168,6 +174,7 @@ class ControlClient:
 
     def _on_registered(self, master: str, registered: Any) -> None:
         self.master = master
+        self._cluster_id = registered.cluster_id
         self.attaches += 1
         self._complaint = ""
         self._backoff.reset()

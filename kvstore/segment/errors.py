@@ -9,3 +9,9 @@ class SegmentStartError(Exception):
 
 class RegistrationRefused(Exception):
     """A master answered the registration with a refusal that a retry at once would not change."""
+
+
+class ClusterChanged(Exception):
+    """The master belongs to another cluster than before, or has lost its records: what the pool holds means
+    nothing there.
+    """

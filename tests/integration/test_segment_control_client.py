@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,7 +16,8 @@ from support.raw_client import RawClient, key_block
 from support.scripted_master import ScriptedMaster
 
 from kvstore.segment.config import SegmentSettings
-from kvstore.segment.errors import SegmentStartError
+from kvstore.segment.errors import ClusterChanged, SegmentStartError
+from kvstore.segment.run import run
 from kvstore.segment.server import SegmentServer
 
 NS = b"n" * 8
@@ -193,6 +196,48 @@ async def test_a_master_that_no_longer_knows_the_segment_makes_it_attach_again(s
     master.known = True
     await until(lambda: server.control.attached, "it is attached")
     assert await put(server, "a") == OK
+
+
+async def test_a_pool_is_never_offered_to_another_cluster(start_segment, master) -> None:  # type: ignore[no-untyped-def]
+    server = await start_segment()
+    await server.wait_attached(10)
+    assert await put(server, "a") == OK
+    await master.stop()
+    # A master whose records are gone makes a new cluster id, and may give old namespace ids a new meaning.
+    master.cluster_id, master.objects, master.durable_seq = b"d" * 16, {}, 0
+    await master.start()
+    with pytest.raises(ClusterChanged, match="the master is of cluster"):
+        await asyncio.wait_for(server.failed(), 10)
+    assert master.objects == {}
+    assert not server.control.attached
+
+
+async def test_run_starts_over_with_an_empty_pool_in_another_cluster(master, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    lives: list[SegmentServer] = []
+    settings = SegmentSettings(
+        masters=master.address,  # type: ignore[arg-type]
+        capacity="16MiB",
+        port=0,
+        http_port=-1,
+        unix_path="off",
+        data_dir=tmp_path,
+    )
+    running = asyncio.create_task(run(settings, lives.append))
+    try:
+        await until(lambda: lives and lives[0].control.attached, "attached")
+        assert await put(lives[0], "a") == OK
+        await master.stop()
+        master.cluster_id, master.objects, master.durable_seq = b"d" * 16, {}, 0
+        await master.start()
+        await until(lambda: len(lives) == 2 and lives[1].control.attached, "attached with a new pool")
+        assert lives[1].segment_id == lives[0].segment_id
+        assert lives[1].pool_id != lives[0].pool_id
+        assert await get(lives[1], "a") == [None]
+        assert await put(lives[1], "b") == OK
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(running, 10)
+    assert master.leaving == ["shutting down"]
 
 
 async def test_heartbeats_tell_how_full_the_segment_is(start_segment, master) -> None:  # type: ignore[no-untyped-def]

@@ -24,6 +24,7 @@ class ScriptedMaster(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
         self.acking = True
         self.known = True
         self.need_inventory = False
+        self.cluster_id = b"c" * 16
         self.current_namespaces: list[bytes] = []
         self.refuse_with: grpc.StatusCode | None = None
         self.registrations: list[Any] = []
@@ -68,6 +69,7 @@ class ScriptedMaster(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
                 durable_seq=self.durable_seq,
                 need_inventory=self.need_inventory,
                 heartbeat_interval_ms=50,
+                cluster_id=self.cluster_id,
                 current_namespaces=self.current_namespaces,
             )
         )
