@@ -22,8 +22,9 @@ PIP := -m pip install --quiet --disable-pip-version-check
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 NATIVE_FILES := $(shell find native -name '*.[ch]pp')
-NATIVE_INPUTS := CMakeLists.txt pyproject.toml $(NATIVE_FILES) $(shell find native -name CMakeLists.txt) \
-                 $(shell find proto -name '*.proto')
+# The tests have a build of their own.
+BUILD_INPUTS := CMakeLists.txt pyproject.toml $(filter-out native/tests/%,$(NATIVE_FILES)) \
+                $(shell find proto -name '*.proto')
 PYTHON_FILES := $(shell find kvstore client hicache_adapter -name '*.py*' -not -path '*/__pycache__/*')
 
 .PHONY: help
@@ -51,12 +52,12 @@ $(VENV)/.deps: pyproject.toml tools/check_host.py tools/requirements.py
 	command -v ninja >/dev/null || $(BIN)/python $(PIP) ninja
 	touch $@
 
-$(VENV)/.built: $(VENV)/.deps $(NATIVE_INPUTS)
+$(VENV)/.built: $(VENV)/.deps $(BUILD_INPUTS)
 	$(BIN)/python $(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
 
 # The wheel that the other two environments install: they test and measure what a user would get.
-build/wheel/.built: $(VENV)/.deps $(NATIVE_INPUTS) $(PYTHON_FILES)
+build/wheel/.built: $(VENV)/.deps $(BUILD_INPUTS) $(PYTHON_FILES)
 	rm -rf build/wheel
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel .
 	touch $@
