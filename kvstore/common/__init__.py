@@ -1,0 +1,1 @@
+"""What the servers share: settings, errors, identities, logging, the HTTP endpoint for metrics and health."""

@@ -1,0 +1,2 @@
+"""The directory: which page lives on which segment; membership, placement, namespaces, durable in a metadata
+store."""

@@ -1,0 +1,29 @@
+"""Errors that cross module borders. Each text names what was wrong and what to do about it."""
+
+from __future__ import annotations
+
+from kvstore_client.wire import Status
+
+
+class KvstoreError(Exception):
+    """Base of the server side's own errors."""
+
+
+class RefusedError(KvstoreError):
+    """A peer's request can't be done; `status` is the code to answer (docs/protocol.md section 2)."""
+
+    def __init__(self, status: Status, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class StoreError(KvstoreError):
+    """The metadata store failed, or was asked for something it can't do."""
+
+
+class FencedError(StoreError):
+    """Another master has taken over: this one must not write any more."""
+
+
+class CorruptRecordError(KvstoreError):
+    """A stored record whose envelope or checksum is wrong."""

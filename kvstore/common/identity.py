@@ -1,0 +1,47 @@
+"""Identities of namespaces: canonical JSON, and what is derived from it (docs/protocol.md section 3)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kvstore_client._native import namespace_id
+from kvstore_client.wire import IDENTITY_BYTES_MAX, Status
+
+from kvstore.common.errors import RefusedError
+
+__all__ = ["canonical_json", "check_identity", "identity_hash", "namespace_id"]
+
+
+def canonical_json(value: Mapping[str, Any]) -> bytes:
+    """Keys sorted, no white space, UTF-8. ValueError for NaN and infinities."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode()
+
+
+def check_identity(identity: bytes) -> None:
+    """Raises RefusedError unless the identity is a canonical JSON object: two spellings of one identity
+    would be two namespaces."""
+    if len(identity) > IDENTITY_BYTES_MAX:
+        raise RefusedError(
+            Status.TOO_LARGE, f"identity of {len(identity)} bytes is over {IDENTITY_BYTES_MAX}"
+        )
+    try:
+        value = json.loads(identity.decode())
+        canonical = canonical_json(value) if isinstance(value, dict) else None
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(Status.BAD_REQUEST, f"identity is not JSON in UTF-8: {error}") from None
+    if canonical is None:
+        raise RefusedError(Status.BAD_REQUEST, "identity must be a JSON object")
+    if canonical != identity:
+        raise RefusedError(
+            Status.BAD_REQUEST,
+            "identity is not canonical JSON (sorted keys, no white space, UTF-8, no duplicate keys): "
+            f"expected {canonical[:200].decode(errors='replace')}",
+        )
+
+
+def identity_hash(identity: bytes) -> bytes:
+    return hashlib.sha256(identity).digest()

@@ -1,0 +1,110 @@
+"""What a commit will have changed once it is durable: rides along with it and comes back in Committed or
+CommitFailed.
+
+`log` is the number of the segment's log: it changes when a segment starts anew, so that what was on its way
+for the old log is recognised and ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a segment says of itself when it attaches; its form has been checked."""
+
+    segment_id: bytes
+    pool_id: bytes
+    host: str
+    tcp_port: int
+    unix_path: str
+    capacity_bytes: int
+    last_seq: int
+    oldest_kept_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRegistered:
+    segment_id: bytes
+    log: int
+    session: int
+    said: Registration
+    fresh: bool  # nothing of this log is durable before it
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentUpdated:
+    """Nothing waits for it."""
+
+    segment_id: bytes
+    log: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDropped:
+    segment_id: bytes
+    log: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStored:
+    segment_id: bytes
+    log: int
+    last_seq: int
+    entries: int
+    groups: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryChunkStored:
+    segment_id: bytes
+    log: int
+    generation: int
+    chunk: int
+    entries: int
+    groups: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryStored:
+    segment_id: bytes
+    log: int
+    generation: int
+    last_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionStored:
+    segment_id: bytes
+    log: int
+    generation: int
+    entries: int
+    entries_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceStored:
+    identity: bytes
+    epoch: int
+
+
+Change = (
+    SegmentRegistered
+    | SegmentUpdated
+    | SegmentDropped
+    | JournalStored
+    | InventoryChunkStored
+    | InventoryStored
+    | CompactionStored
+    | NamespaceStored
+)
+SegmentChange = (
+    SegmentRegistered
+    | SegmentUpdated
+    | SegmentDropped
+    | JournalStored
+    | InventoryChunkStored
+    | InventoryStored
+    | CompactionStored
+)

@@ -1,0 +1,259 @@
+"""Carries out what the state machine wants: the seam between it and store, streams and clients. Event loop
+only."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from kvstore_client.wire import NamespaceReply, Status
+
+from kvstore.common.errors import FencedError, RefusedError, StoreError
+from kvstore.common.logs import log_event
+from kvstore.master import effects as ef
+from kvstore.master import events as ev
+from kvstore.master.changes import Change
+from kvstore.master.committer import Committer
+from kvstore.master.compaction import compact
+from kvstore.master.metadata.store import Fence, MetadataStore
+from kvstore.master.metrics import MasterMetrics
+from kvstore.master.placement import Candidate, PlacementPolicy
+from kvstore.master.state import DirectoryState, Recovered, StateLimits
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.5
+DROP_SLICE_ENTRIES = 10_000
+SIZE_PERIOD_S = 10.0
+
+
+class SegmentSession(Protocol):
+    """One Attach stream. Its methods queue and return at once."""
+
+    def accept(self, segment_index: int, durable_seq: int, need_inventory: bool) -> None: ...
+    def ack(self, durable_seq: int) -> None: ...
+    def request_inventory(self) -> None: ...
+    def retire_namespaces(self, namespaces: tuple[bytes, ...]) -> None: ...
+    def close(self, status: Status, reason: str) -> None: ...
+
+
+class Directory:
+    def __init__(
+        self,
+        store: MetadataStore,
+        fence: Fence,
+        recovered: Recovered,
+        limits: StateLimits,
+        policy: PlacementPolicy,
+        metrics: MasterMetrics,
+        *,
+        run_bytes: int,
+        on_fenced: Callable[[FencedError], None],
+    ) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._policy = policy
+        self._run_bytes = run_bytes
+        self.state = DirectoryState(time.monotonic(), fence.term, recovered, limits)
+        self.committer = Committer(
+            store,
+            fence,
+            on_done=lambda change: self.handle(ev.Committed(change)),
+            on_failed=self._commit_failed,
+            on_commit=self._count_commit,
+            on_fenced=on_fenced,
+        )
+        self._sessions: dict[int, SegmentSession] = {}
+        self._numbers = 0
+        self._namespace_waiters: dict[int, asyncio.Future[NamespaceReply]] = {}
+        self._map_changed: asyncio.Future[None] | None = None
+        self._candidates: dict[int, Candidate] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        self.committer.start()
+        self._spawn(self._tick_forever(), "directory-tick")
+        self._spawn(self._watch_size(), "directory-size")
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.committer.stop()
+        for waiter in self._namespace_waiters.values():
+            if not waiter.done():
+                waiter.set_exception(RefusedError(Status.UNAVAILABLE, "the master is shutting down"))
+
+    # ---- events in -----------------------------------------------------------------------------------------
+
+    def handle(self, event: ev.Event) -> None:
+        for effect in self.state.handle(time.monotonic(), event):
+            self._perform(effect)
+
+    def open_session(self, session: SegmentSession) -> int:
+        """The number under which the session's events come and its effects go."""
+        self._numbers += 1
+        self._sessions[self._numbers] = session
+        return self._numbers
+
+    def end_session(self, number: int) -> None:
+        self._sessions.pop(number, None)
+        self.handle(ev.StreamLost(number))
+
+    def heartbeat(self, event: ev.HeartbeatReceived) -> bool:
+        """Whether the segment is known; if not, it must attach."""
+        self.handle(event)
+        if self._candidates is not None:
+            segment = self.state.segments.get(event.segment_id)
+            candidate = self._candidates.get(segment.index) if segment is not None else None
+            if candidate is not None:
+                candidate.used_bytes, candidate.placed_bytes = event.used_bytes, 0
+        return self.state.membership.knows(event.segment_id, event.pool_id)
+
+    async def open_namespace(self, identity: bytes, name: str) -> NamespaceReply:
+        """Durable on return. Raises RefusedError."""
+        return await self._namespace(lambda request: ev.NamespaceOpened(request, identity, name))
+
+    async def bump_namespace(self, ns: bytes) -> NamespaceReply:
+        return await self._namespace(lambda request: ev.NamespaceBumped(request, ns))
+
+    async def _namespace(self, event: Callable[[int], ev.Event]) -> NamespaceReply:
+        self._numbers += 1
+        waiter: asyncio.Future[NamespaceReply] = asyncio.get_running_loop().create_future()
+        self._namespace_waiters[self._numbers] = waiter
+        number = self._numbers
+        try:
+            self.handle(event(number))
+            return await waiter
+        finally:
+            del self._namespace_waiters[number]
+
+    async def map_changed(self) -> None:
+        """Until the segment map has a newer epoch than now."""
+        if self._map_changed is None:
+            self._map_changed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._map_changed)
+
+    # ---- placement -----------------------------------------------------------------------------------------
+
+    def place(self, body: bytes, preferred: int) -> bytes:
+        """The fields of a PLACE reply. Raises WireError of the native module."""
+        index = self.state.index
+        absent, demand_bytes = index.place_demand(body)
+        chosen: list[Candidate] = []
+        if absent:
+            candidates = self._placeable()
+            runs = -(-demand_bytes // self._run_bytes)
+            chosen = self._policy.choose(
+                time.monotonic(), list(candidates.values()), preferred, demand_bytes, runs
+            )
+            for candidate in chosen:
+                candidate.placed_bytes += demand_bytes // len(chosen)
+        return index.place(body, [candidate.index for candidate in chosen], self._run_bytes)
+
+    def _placeable(self) -> dict[int, Candidate]:
+        if self._candidates is None:
+            self._candidates = {
+                s.index: Candidate(s.index, s.record.capacity_bytes, s.used_bytes, s.fresh_since)
+                for s in self.state.segments
+                if s.placeable
+            }
+        return self._candidates
+
+    # ---- effects out ---------------------------------------------------------------------------------------
+
+    def _perform(self, effect: ef.Effect) -> None:
+        if isinstance(effect, ef.Commit):
+            self.committer.submit(effect.ops, effect.change)
+        elif isinstance(effect, ef.AckJournal):
+            if (session := self._sessions.get(effect.session)) is not None:
+                session.ack(effect.durable_seq)
+        elif isinstance(effect, ef.Report):
+            self._metrics.events.labels(effect.event).inc()
+            log_event(logger, effect.level, effect.event, **effect.fields)
+        elif isinstance(effect, ef.BroadcastMap):
+            self._candidates = None
+            if self._map_changed is not None:
+                self._map_changed.set_result(None)
+                self._map_changed = None
+        elif isinstance(effect, ef.NamespaceReady):
+            self._answer(effect.request, NamespaceReply(effect.ns, effect.epoch))
+        elif isinstance(effect, ef.NamespaceRefused):
+            self._answer(effect.request, RefusedError(effect.status, effect.text))
+        elif isinstance(effect, ef.RetireNamespaces):
+            for session in list(self._sessions.values()):
+                session.retire_namespaces(effect.namespaces)
+        elif isinstance(effect, ef.DropEntries):
+            self._spawn(self._drop_entries(effect.segment_index), "directory-drop")
+        elif isinstance(effect, ef.CompactLog):
+            self._spawn(self._compact(effect), "directory-compact")
+        elif (session := self._sessions.get(effect.session)) is not None:
+            if isinstance(effect, ef.AcceptSegment):
+                session.accept(effect.segment_index, effect.durable_seq, effect.need_inventory)
+            elif isinstance(effect, ef.RequestInventory):
+                session.request_inventory()
+            else:
+                session.close(effect.status, effect.reason)
+
+    def _answer(self, request: int, answer: NamespaceReply | RefusedError) -> None:
+        waiter = self._namespace_waiters.get(request)
+        if waiter is None or waiter.done():
+            return  # the client went away
+        if isinstance(answer, RefusedError):
+            waiter.set_exception(answer)
+        else:
+            waiter.set_result(answer)
+
+    def _commit_failed(self, change: Change, error: str) -> None:
+        self.handle(ev.CommitFailed(change, error))
+
+    def _count_commit(self, seconds: float, submissions: int) -> None:
+        self._metrics.commit_seconds.observe(seconds)
+        self._metrics.commit_submissions.inc(submissions)
+        self._metrics.backlog_bytes.set(self.committer.backlog_bytes)
+
+    # ---- tasks ---------------------------------------------------------------------------------------------
+
+    def _spawn(self, work: object, name: str) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work, name=name)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("task_failed", exc_info=error, extra={"fields": {"task": task.get_name()}})
+
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.handle(ev.Tick())
+
+    async def _watch_size(self) -> None:
+        while True:
+            try:
+                self._metrics.metadata_bytes.set(await self._store.size_bytes())
+            except StoreError as error:
+                log_event(logger, logging.WARNING, "metadata_size_unknown", error=str(error))
+            await asyncio.sleep(SIZE_PERIOD_S)
+
+    async def _drop_entries(self, segment_index: int) -> None:
+        # In slices: a segment has millions of entries, and requests come in between.
+        dropped = DROP_SLICE_ENTRIES
+        while dropped == DROP_SLICE_ENTRIES:
+            dropped = self.state.index.drop_segment(segment_index, DROP_SLICE_ENTRIES)
+            await asyncio.sleep(0)
+
+    async def _compact(self, order: ef.CompactLog) -> None:
+        try:
+            written = await compact(self._store, self.committer, order)
+        except StoreError as error:
+            log_event(
+                logger, logging.WARNING, "compaction_failed", segment_id=order.segment_id, error=str(error)
+            )
+            self.handle(ev.CompactionFailed(order.segment_id, order.generation))
+            return
+        self.handle(written)

@@ -1,0 +1,328 @@
+"""The directory port: framed requests of clients (docs/protocol.md sections 4 and 5), answered from the
+native index.
+
+Requests of one connection are answered in order. Hot operations are answered before the next one is looked
+at; OPEN_NAMESPACE and BUMP_NAMESPACE wait for the store, and reading stops until they are done. What is
+buffered is bounded by the frame caps, by the transport's read size, and by the write buffer's high-water
+mark, above which no request is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import socket
+import struct
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, cast
+
+from kvstore_client import _native, wire
+from kvstore_client.wire import FLAG_REPLY, HEADER, HEADER_BYTES, MAGIC, PREFIX, Op, Status, WireError
+
+from kvstore.common.errors import RefusedError
+from kvstore.common.identity import check_identity
+from kvstore.common.logs import log_event
+from kvstore.master.directory import Directory
+from kvstore.master.metrics import MasterMetrics
+
+logger = logging.getLogger(__name__)
+
+HELLO_TIMEOUT_S = 5.0
+HELLO_BODY_BYTES_MAX = 4096
+WRITE_BUFFER_HIGH_BYTES = 1 << 20
+_COUNT_AT = struct.Struct("<8xI")
+_PREFERRED_AT = struct.Struct("<12xI")
+_OP_NAMES = {int(op): op.name.lower() for op in Op}
+_HOT = (Op.EXISTS, Op.LOOKUP, Op.PLACE)
+
+
+@dataclass(frozen=True)
+class PortOptions:
+    token: bytes = b""
+    connections_max: int = 4096
+
+
+class DirectoryPort:
+    """Listens and keeps the open connections."""
+
+    def __init__(self, directory: Directory, metrics: MasterMetrics, options: PortOptions) -> None:
+        self.directory = directory
+        self.metrics = metrics
+        self.options = options
+        self.connections: set[DirectoryConnection] = set()
+        self._counters: dict[tuple[int, int], Any] = {}
+        self._key_counters = {int(op): metrics.request_keys.labels(_OP_NAMES[op]) for op in _HOT}
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """OSError names the address."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: DirectoryConnection(self), host, port, backlog=1024)
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None, "not started"
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
+        for connection in list(self.connections):
+            connection.close()
+        await server.wait_closed()
+
+    def count(self, op: int, status: int, keys: int = 0) -> None:
+        counter = self._counters.get((op, status))
+        if counter is None:
+            name = _OP_NAMES.get(op, "unknown")
+            counter = self.metrics.requests.labels(name, Status(status).name.lower())
+            self._counters[(op, status)] = counter
+        counter.inc()
+        if keys:
+            self._key_counters[op].inc(keys)
+
+
+class DirectoryConnection(asyncio.Protocol):
+    def __init__(self, port: DirectoryPort) -> None:
+        self._port = port
+        self._directory = port.directory
+        self._state = port.directory.state
+        self._index = port.directory.state.index
+        self._transport: asyncio.Transport
+        self._buffer = bytearray()
+        self._need = HEADER_BYTES  # bytes that make the frame at the head of the buffer whole
+        self._out: list[bytes] = []
+        self._greeted = False
+        self._closing = False
+        self._write_paused = False
+        self._waiting: asyncio.Task[None] | None = None
+        self._hello_timer: asyncio.TimerHandle | None = None
+        self._peer = ""
+
+    # ---- transport -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._peer = str(transport.get_extra_info("peername"))
+        if len(self._port.connections) >= self._port.options.connections_max:
+            self._port.metrics.refused_connections.inc()
+            log_event(logger, logging.WARNING, "connection_refused", peer=self._peer, why="connections_max")
+            self._closing = True
+            self._transport.abort()
+            return
+        self._port.connections.add(self)
+        self._port.metrics.connections.inc()
+        loop = asyncio.get_running_loop()
+        self._hello_timer = loop.call_later(HELLO_TIMEOUT_S, self.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        if self in self._port.connections:
+            self._port.connections.discard(self)
+            self._port.metrics.connections.dec()
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._buffer.clear()
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._go_on()
+
+    def close(self) -> None:
+        """What has been answered still goes out."""
+        if not self._closing:
+            self._closing = True
+            self._flush()
+            self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        if self._buffer:
+            self._buffer += data
+            if self._blocked() or len(self._buffer) < self._need:
+                return
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        self._consume(data)
+
+    def _blocked(self) -> bool:
+        return self._closing or self._write_paused or self._waiting is not None
+
+    def _go_on(self) -> None:
+        """After a pause: first what is buffered, then the socket."""
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        self._consume(data)
+        if not self._blocked():
+            self._transport.resume_reading()
+
+    def _consume(self, data: bytes) -> None:
+        at, size = 0, len(data)
+        need = HEADER_BYTES
+        while not self._blocked():
+            need = HEADER_BYTES
+            if size - at < need:
+                break
+            magic, version, op, flags, request_id, body_bytes, payload_bytes = HEADER.unpack_from(data, at)
+            if (
+                magic != MAGIC
+                or version != wire.VERSION_MAX
+                or flags & FLAG_REPLY
+                or payload_bytes
+                or body_bytes > (wire.BODY_BYTES_MAX if self._greeted else HELLO_BODY_BYTES_MAX)
+            ):
+                self._refuse_frame(magic, version, op, request_id)
+                break
+            need += body_bytes
+            if size - at < need:
+                break
+            body = data[at + HEADER_BYTES : at + need]
+            at += need
+            self._answer(op, request_id, body)
+        if not self._closing and at < size:
+            self._buffer += data[at:] if at else data
+            self._need = need
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._out and not self._transport.is_closing():
+            out, self._out = self._out, []
+            self._transport.write(b"".join(out) if len(out) > 1 else out[0])
+
+    # ---- replies -------------------------------------------------------------------------------------------
+
+    def _reply(self, op: int, request_id: int, fields: bytes, keys: int = 0) -> None:
+        prefix = PREFIX.pack(0, 0, 0, self._state.map_epoch)
+        header = HEADER.pack(
+            MAGIC, wire.VERSION_MAX, op, FLAG_REPLY, request_id, len(prefix) + len(fields), 0
+        )
+        self._out.append(header + prefix + fields)
+        self._port.count(op, 0, keys)
+        if len(fields) > WRITE_BUFFER_HIGH_BYTES // 4:
+            self._flush()
+
+    def _refuse(self, op: int, request_id: int, status: Status, text: str) -> None:
+        prefix = wire.ReplyPrefix(status, text, self._state.map_epoch)
+        self._out.append(wire.reply_frame(op, request_id, prefix))
+        self._port.count(op, status)
+
+    def _refuse_frame(self, magic: int, version: int, op: int, request_id: int) -> None:
+        """A header that can't be a request of ours: what follows can't be told apart any more."""
+        if magic == MAGIC and not wire.VERSION_MIN <= version <= wire.VERSION_MAX:
+            self._refuse_version(op, request_id, f"frame version {version}")
+            return
+        self._port.metrics.bad_frames.inc()
+        log_event(logger, logging.WARNING, "bad_frame", peer=self._peer, magic=hex(magic), op=op)
+        self.close()
+
+    def _refuse_version(self, op: int, request_id: int, what: str) -> None:
+        text = f"{what} is not spoken here: this master speaks {wire.VERSION_MIN} to {wire.VERSION_MAX}"
+        self._port.metrics.version_refusals.labels("directory").inc()
+        log_event(logger, logging.ERROR, "version_refused", peer=self._peer, text=text)
+        self._refuse(op, request_id, Status.UNSUPPORTED_VERSION, text)
+        self.close()
+
+    # ---- requests ------------------------------------------------------------------------------------------
+
+    def _answer(self, op: int, request_id: int, body: bytes) -> None:
+        try:
+            if not self._greeted:
+                self._hello(op, request_id, body)
+            elif op in _HOT:
+                self._hot(op, request_id, body)
+            elif op == Op.MAP:
+                wire.MapRequest.decode(body)
+                self._reply(op, request_id, wire.MapReply(tuple(self._state.segment_map())).encode())
+            elif op == Op.OPEN_NAMESPACE:
+                opened = wire.OpenNamespaceRequest.decode(body)
+                check_identity(opened.identity)
+                work = self._directory.open_namespace(opened.identity, opened.name)
+                self._wait_for(op, request_id, work)
+            elif op == Op.BUMP_NAMESPACE:
+                bumped = wire.BumpNamespaceRequest.decode(body)
+                self._wait_for(op, request_id, self._directory.bump_namespace(bumped.ns))
+            else:
+                raise RefusedError(Status.BAD_REQUEST, f"op {op} is none of the directory port's")
+        except (WireError, RefusedError) as error:
+            self._refuse(op, request_id, error.status, str(error))
+        except _native.WireError as error:
+            self._refuse(op, request_id, Status(error.status), str(error))
+        except Exception:
+            logger.exception("request_failed", extra={"fields": {"peer": self._peer, "op": op}})
+            self._refuse(
+                op, request_id, Status.INTERNAL, "the master failed at this request; its log says why"
+            )
+
+    def _hot(self, op: int, request_id: int, body: bytes) -> None:
+        # A body too short for its namespace and count is left to the index, which says what is missing.
+        keys = 0
+        if len(body) >= 16:
+            if not self._state.namespaces.is_current(body[:8]):
+                text = "the namespace id is not current: open the namespace again"
+                self._refuse(op, request_id, Status.STALE_NAMESPACE, text)
+                return
+            (keys,) = _COUNT_AT.unpack_from(body)
+        if op == Op.EXISTS:
+            fields = self._index.exists(body)
+        elif op == Op.LOOKUP:
+            fields = self._index.lookup(body)
+        else:
+            preferred = _PREFERRED_AT.unpack_from(body)[0] if len(body) >= 16 else wire.NO_SEGMENT
+            fields = self._directory.place(body, preferred)
+        self._reply(op, request_id, fields, keys)
+
+    def _hello(self, op: int, request_id: int, body: bytes) -> None:
+        if op != Op.HELLO:
+            raise_closing = RefusedError(Status.BAD_REQUEST, "the first frame of a connection is HELLO")
+            self._refuse(op, request_id, raise_closing.status, str(raise_closing))
+            self.close()
+            return
+        try:
+            hello = wire.HelloRequest.decode(body)
+        except WireError as error:
+            self._refuse(op, request_id, error.status, str(error))
+            self.close()
+            return
+        if hello.min_version > wire.VERSION_MAX or hello.max_version < wire.VERSION_MIN:
+            self._refuse_version(op, request_id, f"version {hello.min_version} to {hello.max_version}")
+        elif not hmac.compare_digest(hello.token.encode(), self._port.options.token):
+            self._port.metrics.unauthorized.labels("directory").inc()
+            log_event(logger, logging.WARNING, "unauthorized", peer=self._peer, name=hello.name)
+            self._refuse(op, request_id, Status.UNAUTHORIZED, "the token is wrong")
+            self.close()
+        elif hello.expected_peer not in (wire.ANY_PEER, self._state.cluster_id):
+            text = f"this is cluster {self._state.cluster_id.hex()}"
+            self._refuse(op, request_id, Status.WRONG_PEER, text)
+            self.close()
+        else:
+            self._greeted = True
+            if self._hello_timer is not None:
+                self._hello_timer.cancel()
+            reply = wire.HelloReply(min(hello.max_version, wire.VERSION_MAX), self._state.cluster_id)
+            self._reply(op, request_id, reply.encode())
+
+    def _wait_for(self, op: int, request_id: int, work: Coroutine[Any, Any, wire.NamespaceReply]) -> None:
+        self._transport.pause_reading()
+        self._waiting = asyncio.create_task(self._finish(op, request_id, work))
+
+    async def _finish(self, op: int, request_id: int, work: Coroutine[Any, Any, wire.NamespaceReply]) -> None:
+        try:
+            self._reply(op, request_id, (await work).encode())
+        except RefusedError as error:
+            self._refuse(op, request_id, error.status, str(error))
+        self._waiting = None
+        if not self._closing:
+            self._go_on()

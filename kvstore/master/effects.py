@@ -1,0 +1,116 @@
+"""What the state machine wants done. Effects are carried out in order, after the handler has returned."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvstore_client.wire import Status
+
+from kvstore.master.changes import Change
+from kvstore.master.metadata.store import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Make `ops` durable, atomically and after every commit before it; then report `change`."""
+
+    ops: tuple[Op, ...]
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptSegment:
+    session: int
+    segment_index: int
+    durable_seq: int
+    need_inventory: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AckJournal:
+    session: int
+    durable_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestInventory:
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    session: int
+    status: Status
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastMap:
+    """The segment map has a new epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetireNamespaces:
+    """Tell every segment that objects of these namespaces are dead."""
+
+    namespaces: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceReady:
+    request: int
+    ns: bytes
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRefused:
+    request: int
+    status: Status
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropEntries:
+    """Free the index entries of a segment index that serves no more and is never used again; no hurry."""
+
+    segment_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactLog:
+    """Rewrite a segment's log up to through_seq as snapshot chunks of `generation`."""
+
+    segment_id: bytes
+    generation: int
+    snapshot_generation: int
+    snapshot_chunks: int
+    through_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Something worth a counter and a log line."""
+
+    event: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    level: int = logging.WARNING
+
+
+Effect = (
+    Commit
+    | AcceptSegment
+    | AckJournal
+    | RequestInventory
+    | CloseSession
+    | BroadcastMap
+    | RetireNamespaces
+    | NamespaceReady
+    | NamespaceRefused
+    | DropEntries
+    | CompactLog
+    | Report
+)

@@ -1,0 +1,123 @@
+"""What the state machine is told. Every event is handed over together with the time it happened at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvstore.master.changes import Change, Registration
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentAttached:
+    session: int  # number of the stream, never used again
+    registration: Registration
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLost:
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLeaving:
+    session: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReceived:
+    segment_id: bytes
+    pool_id: bytes
+    used_bytes: int
+    object_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalReceived:
+    session: int
+    first_seq: int
+    last_seq: int
+    groups: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryReceived:
+    session: int
+    last_seq: int
+    groups: bytes
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequested:
+    segment_id: bytes
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceOpened:
+    request: int  # number that the answer carries
+    identity: bytes  # canonical
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceBumped:
+    request: int
+    ns: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionWritten:
+    """The snapshot chunks of a compaction are durable; it takes effect once the segment's record names
+    them."""
+
+    segment_id: bytes
+    generation: int
+    through_seq: int
+    chunks: int
+    entries: int
+    records_lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionFailed:
+    segment_id: bytes
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFailed:
+    """The outcome is unknown, and so is that of every change submitted after it and before this event."""
+
+    change: Change
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passes; deadlines are looked at."""
+
+
+Event = (
+    SegmentAttached
+    | StreamLost
+    | SegmentLeaving
+    | HeartbeatReceived
+    | JournalReceived
+    | InventoryReceived
+    | DrainRequested
+    | NamespaceOpened
+    | NamespaceBumped
+    | CompactionWritten
+    | CompactionFailed
+    | Committed
+    | CommitFailed
+    | Tick
+)

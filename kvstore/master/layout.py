@@ -1,0 +1,208 @@
+"""Where durable state lies in the metadata store, and what its registry records say.
+
+    m/cluster                                       cluster id, epoch floor of namespaces
+    n/<sha256 of identity>                          a namespace
+    s/<segment id>                                  a segment: endpoint, pool, which snapshot is current
+    l/<segment id> 's' <generation u32> <chunk u32> snapshot chunks of the segment's log
+    l/<segment id> 't' <first_seq u64>              journal records after the snapshot
+
+Numbers in keys are big-endian, so that key order is log order. One DeleteRange removes a segment's whole log.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+
+from kvstore.common.errors import CorruptRecordError
+from kvstore.master.metadata.store import DeleteRange, prefix_end
+from kvstore.master.records import Record, RecordKind
+
+CLUSTER_KEY = b"m/cluster"
+NAMESPACES_PREFIX = b"n/"
+SEGMENTS_PREFIX = b"s/"
+LOGS_PREFIX = b"l/"
+ID_BYTES = 16
+
+_SNAPSHOT = struct.Struct(">II")
+_JOURNAL = struct.Struct(">Q")
+# Snapshot chunks sort before journal records.
+_SNAPSHOT_TAG, _JOURNAL_TAG = b"s", b"t"
+
+
+def segment_key(segment_id: bytes) -> bytes:
+    return SEGMENTS_PREFIX + segment_id
+
+
+def namespace_key(identity_digest: bytes) -> bytes:
+    return NAMESPACES_PREFIX + identity_digest
+
+
+def log_prefix(segment_id: bytes) -> bytes:
+    return LOGS_PREFIX + segment_id
+
+
+def journal_key(segment_id: bytes, first_seq: int) -> bytes:
+    return log_prefix(segment_id) + _JOURNAL_TAG + _JOURNAL.pack(first_seq)
+
+
+def snapshot_key(segment_id: bytes, generation: int, chunk: int) -> bytes:
+    return log_prefix(segment_id) + _SNAPSHOT_TAG + _SNAPSHOT.pack(generation, chunk)
+
+
+def whole_log(segment_id: bytes) -> DeleteRange:
+    return DeleteRange(log_prefix(segment_id), prefix_end(log_prefix(segment_id)))
+
+
+def journal_before(segment_id: bytes, seq: int | None) -> DeleteRange:
+    """Journal records that start before `seq`; None: all."""
+    start = journal_key(segment_id, 0)
+    if seq is None:
+        return DeleteRange(start, prefix_end(log_prefix(segment_id) + _JOURNAL_TAG))
+    return DeleteRange(start, journal_key(segment_id, seq))
+
+
+def snapshots_before(segment_id: bytes, generation: int) -> DeleteRange:
+    return DeleteRange(snapshot_key(segment_id, 0, 0), snapshot_key(segment_id, generation, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class LogKey:
+    """A parsed key of a log: of a snapshot chunk (generation, chunk) or of a journal record (first_seq)."""
+
+    segment_id: bytes
+    generation: int = 0
+    chunk: int = 0
+    first_seq: int | None = None
+
+
+def parse_log_key(key: bytes) -> LogKey:
+    """Raises CorruptRecordError."""
+    segment_id, tag, rest = key[2 : 2 + ID_BYTES], key[2 + ID_BYTES : 3 + ID_BYTES], key[3 + ID_BYTES :]
+    if tag == _SNAPSHOT_TAG and len(rest) == _SNAPSHOT.size:
+        return LogKey(segment_id, *_SNAPSHOT.unpack(rest))
+    if tag == _JOURNAL_TAG and len(rest) == _JOURNAL.size:
+        return LogKey(segment_id, first_seq=_JOURNAL.unpack(rest)[0])
+    raise CorruptRecordError(f"log key {key.hex()} has no known form")
+
+
+# ---- registry records --------------------------------------------------------------------------------------
+
+
+def _encode(fields: dict[str, str | int | bool]) -> bytes:
+    body = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return Record(RecordKind.REGISTRY, 0, 0, body).encode()
+
+
+def _decode(data: bytes, kinds: dict[str, type]) -> dict[str, str | int | bool]:
+    body = Record.decode(data, RecordKind.REGISTRY).body
+    try:
+        fields = json.loads(body)
+    except ValueError as error:
+        raise CorruptRecordError(f"registry record is not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise CorruptRecordError("registry record is not an object")
+    for name, kind in kinds.items():
+        if not isinstance(fields.get(name), kind):
+            raise CorruptRecordError(f"registry record lacks {name}")
+    return {name: fields[name] for name in kinds}  # fields of a later revision are ignored
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecord:
+    cluster_id: bytes
+    # Epoch of namespaces opened for the first time. Raised when a namespace's record was lost, so that its
+    # old epochs never come back.
+    epoch_floor: int = 0
+
+    def encode(self) -> bytes:
+        return _encode({"cluster_id": self.cluster_id.hex(), "epoch_floor": self.epoch_floor})
+
+    @staticmethod
+    def decode(data: bytes) -> ClusterRecord:
+        fields = _decode(data, {"cluster_id": str, "epoch_floor": int})
+        return ClusterRecord(_hex(fields["cluster_id"], ID_BYTES), int(fields["epoch_floor"]))
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRecord:
+    identity: bytes
+    name: str
+    epoch: int
+
+    def encode(self) -> bytes:
+        return _encode({"identity": self.identity.decode(), "name": self.name, "epoch": self.epoch})
+
+    @staticmethod
+    def decode(data: bytes) -> NamespaceRecord:
+        fields = _decode(data, {"identity": str, "name": str, "epoch": int})
+        return NamespaceRecord(str(fields["identity"]).encode(), str(fields["name"]), int(fields["epoch"]))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    pool_id: bytes
+    host: str
+    tcp_port: int
+    unix_path: str
+    capacity_bytes: int
+    draining: bool = False
+    # The current snapshot: chunks [0, snapshot_chunks) of the generation hold everything up to snapshot_seq.
+    # Generation 0: there is none.
+    generation: int = 0
+    snapshot_seq: int = 0
+    snapshot_chunks: int = 0
+
+    def encode(self) -> bytes:
+        return _encode(
+            {
+                "pool_id": self.pool_id.hex(),
+                "host": self.host,
+                "tcp_port": self.tcp_port,
+                "unix_path": self.unix_path,
+                "capacity_bytes": self.capacity_bytes,
+                "draining": self.draining,
+                "generation": self.generation,
+                "snapshot_seq": self.snapshot_seq,
+                "snapshot_chunks": self.snapshot_chunks,
+            }
+        )
+
+    @staticmethod
+    def decode(data: bytes) -> SegmentRecord:
+        fields = _decode(
+            data,
+            {
+                "pool_id": str,
+                "host": str,
+                "tcp_port": int,
+                "unix_path": str,
+                "capacity_bytes": int,
+                "draining": bool,
+                "generation": int,
+                "snapshot_seq": int,
+                "snapshot_chunks": int,
+            },
+        )
+        return SegmentRecord(
+            _hex(fields["pool_id"], ID_BYTES),
+            str(fields["host"]),
+            int(fields["tcp_port"]),
+            str(fields["unix_path"]),
+            int(fields["capacity_bytes"]),
+            bool(fields["draining"]),
+            int(fields["generation"]),
+            int(fields["snapshot_seq"]),
+            int(fields["snapshot_chunks"]),
+        )
+
+
+def _hex(text: str | int | bool, size: int) -> bytes:
+    try:
+        value = bytes.fromhex(str(text))
+    except ValueError:
+        value = b""
+    if len(value) != size:
+        raise CorruptRecordError(f"registry record has {text!r} where an id of {size} bytes belongs")
+    return value

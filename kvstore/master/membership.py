@@ -1,0 +1,274 @@
+"""Who is in the cluster: attaching, going silent, leaving, draining. Part of the state machine; does no IO.
+
+    (attach) -> LIVE <-> SUSPECT -> GONE        DRAINING stands for LIVE while a segment is to be emptied
+    (master restart) -> LIVE, "recovering" until it attaches or the recovery time is over -> SUSPECT
+
+A stream that breaks, or a segment that is not heard for the heartbeat timeout, makes it SUSPECT: its entries
+are kept and not served. Back with the same pool they count again. After the grace period it is GONE, and its
+entries leave the directory for good.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from kvstore_client._native import DirectoryIndex
+from kvstore_client.wire import SegmentState, Status
+
+from kvstore.master import layout
+from kvstore.master.changes import Registration, SegmentDropped, SegmentRegistered, SegmentUpdated
+from kvstore.master.effects import (
+    AcceptSegment,
+    BroadcastMap,
+    CloseSession,
+    Commit,
+    DropEntries,
+    Effect,
+    Report,
+)
+from kvstore.master.events import (
+    DrainRequested,
+    HeartbeatReceived,
+    SegmentAttached,
+    SegmentLeaving,
+    StreamLost,
+)
+from kvstore.master.layout import SegmentRecord
+from kvstore.master.metadata.store import Delete, Op, Put
+from kvstore.master.segment_table import Segment, SegmentTable
+
+
+@dataclass(frozen=True)
+class MembershipLimits:
+    grace_s: float = 600.0
+    heartbeat_timeout_s: float = 10.0
+    segments_max: int = 4096
+
+
+class Membership:
+    def __init__(self, table: SegmentTable, index: DirectoryIndex, limits: MembershipLimits) -> None:
+        self._table = table
+        self._index = index
+        self._limits = limits
+
+    # ---- coming --------------------------------------------------------------------------------------------
+
+    def attach(self, now: float, event: SegmentAttached) -> list[Effect]:
+        said = event.registration
+        segment = self._table.get(said.segment_id)
+        effects: list[Effect] = []
+        if segment is None and len(self._table) >= self._limits.segments_max:
+            reason = f"the cluster has its most of {self._limits.segments_max} segments"
+            return [CloseSession(event.session, Status.UNAVAILABLE, reason)]
+        if segment is not None and segment.session is not None:
+            effects.append(CloseSession(segment.session, Status.UNAVAILABLE, "another stream took over"))
+            effects.append(Report("segment_superseded", {"segment_id": said.segment_id}))
+            self._table.release(segment)
+
+        record = SegmentRecord(said.pool_id, said.host, said.tcp_port, said.unix_path, said.capacity_bytes)
+        if segment is None or segment.record.pool_id != said.pool_id or segment.state is SegmentState.GONE:
+            return effects + self._start_anew(now, event.session, segment, said.segment_id, record, said)
+        self._table.bind(segment, event.session)
+        segment.heard_at = now
+        record = replace(
+            record,
+            draining=segment.record.draining,
+            generation=segment.record.generation,
+            snapshot_seq=segment.record.snapshot_seq,
+            snapshot_chunks=segment.record.snapshot_chunks,
+        )
+        if segment.recorded and record == segment.record:
+            return effects + self._admit(now, segment, said)
+        segment.record, segment.recorded = record, False
+        return [*effects, self._register(segment, event.session, said, fresh=False)]
+
+    def _start_anew(
+        self,
+        now: float,
+        session: int,
+        old: Segment | None,
+        segment_id: bytes,
+        record: SegmentRecord,
+        said: Registration,
+    ) -> list[Effect]:
+        effects: list[Effect] = []
+        if old is not None:
+            self._index.set_serving(old.index, False)
+            effects.append(DropEntries(old.index))
+            effects.append(BroadcastMap())
+        segment = self._table.create(segment_id, record)
+        segment.heard_at = segment.fresh_since = segment.suspect_since = now
+        self._index.set_serving(segment.index, False)  # until the registration is durable
+        self._table.bind(segment, session)
+        # Whatever the old pool (or a segment whose record was lost) left behind goes in the same commit.
+        return [*effects, self._register(segment, session, said, fresh=True)]
+
+    def _register(self, segment: Segment, session: int, said: Registration, *, fresh: bool) -> Commit:
+        put = Put(layout.segment_key(segment.segment_id), segment.record.encode())
+        ops: tuple[Op, ...] = (layout.whole_log(segment.segment_id), put) if fresh else (put,)
+        return Commit(ops, SegmentRegistered(segment.segment_id, segment.log, session, said, fresh))
+
+    def registered(self, now: float, change: SegmentRegistered) -> list[Effect]:
+        segment = self._current(change.segment_id, change.log)
+        if segment is None:
+            return []
+        segment.recorded = True
+        if segment.session != change.session:
+            return []  # the stream broke meanwhile, or another took over
+        return self._admit(now, segment, change.said)
+
+    def registration_failed(self, change: SegmentRegistered) -> list[Effect]:
+        segment = self._current(change.segment_id, change.log)
+        if segment is None:
+            return []
+        segment.recorded = False
+        session = segment.session
+        if change.fresh:
+            self._table.forget(segment.segment_id)  # it starts anew, old log and all
+        if session is None:
+            return []
+        return [CloseSession(session, Status.UNAVAILABLE, "the directory could not be written: attach again")]
+
+    def _admit(self, now: float, segment: Segment, said: Registration) -> list[Effect]:
+        assert segment.session is not None
+        segment.registered = True
+        segment.recovering_until = None
+        need_inventory = (
+            segment.damaged
+            or said.last_seq < segment.durable_seq  # it knows less than it once told us
+            or said.oldest_kept_seq > segment.durable_seq + 1  # it can't send what is missing
+        )
+        segment.awaiting_inventory = need_inventory
+        return [
+            AcceptSegment(segment.session, segment.index, segment.durable_seq, need_inventory),
+            *self._revive(segment),
+            Report(
+                "segment_attached",
+                {
+                    "segment_id": segment.segment_id,
+                    "index": segment.index,
+                    "host": segment.record.host,
+                    "tcp_port": segment.record.tcp_port,
+                    "durable_seq": segment.durable_seq,
+                    "need_inventory": need_inventory,
+                },
+                logging.INFO,
+            ),
+        ]
+
+    def _revive(self, segment: Segment) -> list[Effect]:
+        state = SegmentState.DRAINING if segment.record.draining else SegmentState.LIVE
+        self._index.set_serving(segment.index, True)
+        segment.state = state
+        return [BroadcastMap()]
+
+    # ---- going silent --------------------------------------------------------------------------------------
+
+    def heard(self, now: float, segment: Segment) -> list[Effect]:
+        """A message came: a registered segment that was silent counts again."""
+        segment.heard_at = now
+        if segment.registered and segment.state is SegmentState.SUSPECT:
+            return [*self._revive(segment), Report("segment_heard_again", {"segment_id": segment.segment_id})]
+        return []
+
+    def heartbeat(self, now: float, event: HeartbeatReceived) -> list[Effect]:
+        segment = self._table.get(event.segment_id)
+        if segment is None or not self.knows(event.segment_id, event.pool_id):
+            return []
+        segment.used_bytes = event.used_bytes
+        segment.object_count = event.object_count
+        return self.heard(now, segment)
+
+    def knows(self, segment_id: bytes, pool_id: bytes) -> bool:
+        """Whether the segment has a stream here; if not, it must attach (again)."""
+        segment = self._table.get(segment_id)
+        return segment is not None and segment.record.pool_id == pool_id and segment.session is not None
+
+    def stream_lost(self, now: float, event: StreamLost) -> list[Effect]:
+        segment = self._table.of_session(event.session)
+        if segment is None:
+            return []
+        self._table.release(segment)
+        if segment.state is SegmentState.GONE:
+            return []
+        return self._suspect(now, segment, "its stream broke")
+
+    def _suspect(self, now: float, segment: Segment, why: str) -> list[Effect]:
+        if segment.state is SegmentState.SUSPECT:
+            return []
+        segment.state = SegmentState.SUSPECT
+        segment.suspect_since = now
+        segment.recovering_until = None
+        self._index.set_serving(segment.index, False)
+        return [BroadcastMap(), Report("segment_suspect", {"segment_id": segment.segment_id, "why": why})]
+
+    # ---- going ---------------------------------------------------------------------------------------------
+
+    def leaving(self, now: float, event: SegmentLeaving) -> list[Effect]:
+        segment = self._table.of_session(event.session)
+        if segment is None:
+            return []
+        return self._drop(now, segment, f"it left: {event.reason}")
+
+    def _drop(self, now: float, segment: Segment, why: str) -> list[Effect]:
+        segment.state = SegmentState.GONE
+        segment.suspect_since = now
+        segment.compaction = None
+        segment.inventory = None
+        self._index.set_serving(segment.index, False)
+        ops = (layout.whole_log(segment.segment_id), Delete(layout.segment_key(segment.segment_id)))
+        return [
+            Commit(ops, SegmentDropped(segment.segment_id, segment.log)),
+            BroadcastMap(),
+            Report("segment_gone", {"segment_id": segment.segment_id, "why": why}),
+        ]
+
+    def dropped(self, now: float, change: SegmentDropped) -> list[Effect]:
+        segment = self._current(change.segment_id, change.log)
+        return [] if segment is None else [DropEntries(segment.index)]
+
+    def drop_failed(self, now: float, change: SegmentDropped) -> list[Effect]:
+        """Back to suspect, so that the drop is tried again after another grace period at most."""
+        segment = self._current(change.segment_id, change.log)
+        if segment is not None and segment.state is SegmentState.GONE:
+            segment.state = SegmentState.SUSPECT
+            segment.suspect_since = now
+        return []
+
+    def drain(self, now: float, event: DrainRequested) -> list[Effect]:
+        segment = self._table.get(event.segment_id)
+        if segment is None or segment.state is SegmentState.GONE or segment.record.draining == event.draining:
+            return []
+        segment.record = replace(segment.record, draining=event.draining)
+        ops = (Put(layout.segment_key(segment.segment_id), segment.record.encode()),)
+        effects: list[Effect] = [Commit(ops, SegmentUpdated(segment.segment_id, segment.log))]
+        return effects + (self._revive(segment) if segment.serving else [])
+
+    def tick(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for segment in list(self._table):
+            if segment.state is SegmentState.GONE:
+                if now - segment.suspect_since >= self._limits.grace_s:
+                    self._table.forget(segment.segment_id)
+                    effects.append(BroadcastMap())
+            elif segment.state is SegmentState.SUSPECT:
+                if now - segment.suspect_since >= self._limits.grace_s:
+                    effects += self._expire(now, segment)
+            elif segment.recovering_until is not None:
+                if now >= segment.recovering_until:
+                    effects += self._suspect(now, segment, "it did not attach after the master's restart")
+            elif now - segment.heard_at >= self._limits.heartbeat_timeout_s:
+                effects += self._suspect(now, segment, "its heartbeats stopped")
+        return effects
+
+    def _expire(self, now: float, segment: Segment) -> list[Effect]:
+        effects: list[Effect] = []
+        if segment.session is not None:
+            effects.append(CloseSession(segment.session, Status.TIMEOUT, "silent for the whole grace period"))
+            self._table.release(segment)
+        return effects + self._drop(now, segment, "it was silent for the whole grace period")
+
+    def _current(self, segment_id: bytes, log: int) -> Segment | None:
+        segment = self._table.get(segment_id)
+        return segment if segment is not None and segment.log == log else None

@@ -1,0 +1,152 @@
+"""Namespaces: identity -> current id. Part of the state machine; does no IO.
+
+Only the current epoch's id is answered for. Opening and bumping are durable before they are answered;
+requests for the same thing while it is being stored share one commit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from kvstore_client.wire import Status
+
+from kvstore.common.identity import identity_hash, namespace_id
+from kvstore.master import layout
+from kvstore.master.changes import NamespaceStored
+from kvstore.master.effects import (
+    Commit,
+    Effect,
+    NamespaceReady,
+    NamespaceRefused,
+    Report,
+    RetireNamespaces,
+)
+from kvstore.master.events import NamespaceBumped, NamespaceOpened
+from kvstore.master.layout import NamespaceRecord
+from kvstore.master.metadata.store import Put
+
+# Ids of past epochs that BUMP recognises as "already bumped"; an older one is simply stale.
+PAST_IDS_MAX = 65_536
+PAST_EPOCHS_AFTER_RESTART = 16
+WAITERS_MAX = 4096
+
+
+@dataclass(slots=True)
+class Namespace:
+    identity: bytes
+    name: str
+    epoch: int
+    id: bytes
+    stored: bool = True
+    pending_epoch: int | None = None
+    waiters: list[int] = field(default_factory=list)
+
+
+class Namespaces:
+    def __init__(self, epoch_floor: int, namespaces_max: int) -> None:
+        self._epoch_floor = epoch_floor
+        self._namespaces_max = namespaces_max
+        self._by_identity: dict[bytes, Namespace] = {}
+        self._current: dict[bytes, Namespace] = {}
+        self._past: OrderedDict[bytes, Namespace] = OrderedDict()
+
+    def recover(self, records: Iterable[NamespaceRecord]) -> None:
+        for record in records:
+            ns_id = namespace_id(record.identity, record.epoch)
+            namespace = Namespace(record.identity, record.name, record.epoch, ns_id)
+            self._by_identity[record.identity] = namespace
+            self._current[ns_id] = namespace
+            for epoch in range(max(0, record.epoch - PAST_EPOCHS_AFTER_RESTART), record.epoch):
+                self._remember(namespace_id(record.identity, epoch), namespace)
+
+    def is_current(self, ns: bytes) -> bool:
+        return ns in self._current
+
+    def current_ids(self) -> list[bytes]:
+        return list(self._current)
+
+    def __iter__(self) -> Iterator[Namespace]:
+        return iter(self._current.values())
+
+    def __len__(self) -> int:
+        return len(self._current)
+
+    # ---- events --------------------------------------------------------------------------------------------
+
+    def open(self, event: NamespaceOpened) -> list[Effect]:
+        namespace = self._by_identity.get(event.identity)
+        if namespace is not None and namespace.stored:
+            return [NamespaceReady(event.request, namespace.id, namespace.epoch)]
+        if namespace is not None:
+            return self._wait(namespace, event.request)
+        if len(self._by_identity) >= self._namespaces_max:
+            text = f"the cluster has its most of {self._namespaces_max} namespaces: raise namespaces_max"
+            return [NamespaceRefused(event.request, Status.UNAVAILABLE, text)]
+        epoch = self._epoch_floor
+        namespace = Namespace(event.identity, event.name, epoch, namespace_id(event.identity, epoch), False)
+        self._by_identity[event.identity] = namespace
+        return self._store(namespace, epoch, event.request)
+
+    def bump(self, event: NamespaceBumped) -> list[Effect]:
+        if (past := self._past.get(event.ns)) is not None:
+            return [NamespaceReady(event.request, past.id, past.epoch)]
+        namespace = self._current.get(event.ns)
+        if namespace is None:
+            text = "no namespace has this id: open it by its identity"
+            return [NamespaceRefused(event.request, Status.STALE_NAMESPACE, text)]
+        if namespace.pending_epoch is not None:
+            return self._wait(namespace, event.request)
+        return self._store(namespace, namespace.epoch + 1, event.request)
+
+    def stored(self, change: NamespaceStored) -> list[Effect]:
+        namespace = self._by_identity[change.identity]
+        assert namespace.pending_epoch == change.epoch
+        namespace.pending_epoch = None
+        effects: list[Effect] = []
+        if namespace.stored:
+            old = namespace.id
+            del self._current[old]
+            self._remember(old, namespace)
+            effects.append(RetireNamespaces((old,)))
+        namespace.stored = True
+        namespace.epoch = change.epoch
+        namespace.id = namespace_id(namespace.identity, change.epoch)
+        self._current[namespace.id] = namespace
+        waiters, namespace.waiters = namespace.waiters, []
+        effects += [NamespaceReady(request, namespace.id, namespace.epoch) for request in waiters]
+        fields = {"ns": namespace.id, "epoch": namespace.epoch, "name": namespace.name}
+        return [*effects, Report("namespace_current", fields, logging.INFO)]
+
+    def store_failed(self, change: NamespaceStored, error: str) -> list[Effect]:
+        namespace = self._by_identity[change.identity]
+        namespace.pending_epoch = None
+        waiters, namespace.waiters = namespace.waiters, []
+        if not namespace.stored:
+            del self._by_identity[change.identity]
+        text = f"the namespace could not be stored: {error}"
+        return [NamespaceRefused(request, Status.UNAVAILABLE, text) for request in waiters]
+
+    # ---- common --------------------------------------------------------------------------------------------
+
+    def _store(self, namespace: Namespace, epoch: int, request: int) -> list[Effect]:
+        namespace.pending_epoch = epoch
+        namespace.waiters.append(request)
+        record = NamespaceRecord(namespace.identity, namespace.name, epoch)
+        put = Put(layout.namespace_key(identity_hash(namespace.identity)), record.encode())
+        return [Commit((put,), NamespaceStored(namespace.identity, epoch))]
+
+    @staticmethod
+    def _wait(namespace: Namespace, request: int) -> list[Effect]:
+        if len(namespace.waiters) >= WAITERS_MAX:
+            text = f"{WAITERS_MAX} requests already wait for this namespace: try again"
+            return [NamespaceRefused(request, Status.UNAVAILABLE, text)]
+        namespace.waiters.append(request)
+        return []
+
+    def _remember(self, ns: bytes, namespace: Namespace) -> None:
+        self._past[ns] = namespace
+        if len(self._past) > PAST_IDS_MAX:
+            self._past.popitem(last=False)

@@ -1,0 +1,64 @@
+"""The envelope around every stored record (docs/protocol.md section 8): magic, kind, sequence range, length,
+checksum."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from kvstore_client._native import crc32c
+
+from kvstore.common.errors import CorruptRecordError
+
+RECORD_MAGIC = 0x314A564B  # "KVJ1"
+RECORD_VERSION = 1
+_ENVELOPE = struct.Struct("<IHHQQII")
+ENVELOPE_BYTES = _ENVELOPE.size
+
+
+class RecordKind(IntEnum):
+    JOURNAL = 1
+    SNAPSHOT = 2
+    REGISTRY = 3  # body is JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    kind: RecordKind
+    first_seq: int
+    last_seq: int
+    body: bytes
+
+    def encode(self) -> bytes:
+        head = _ENVELOPE.pack(
+            RECORD_MAGIC,
+            RECORD_VERSION,
+            self.kind,
+            self.first_seq,
+            self.last_seq,
+            len(self.body),
+            crc32c(self.body),
+        )
+        return head + self.body
+
+    @staticmethod
+    def decode(data: bytes, kind: RecordKind) -> Record:
+        """Raises CorruptRecordError unless it is an intact record of this kind."""
+        if len(data) < ENVELOPE_BYTES:
+            raise CorruptRecordError(f"record of {len(data)} bytes is shorter than its envelope")
+        magic, version, stored_kind, first_seq, last_seq, body_bytes, crc = _ENVELOPE.unpack_from(data)
+        body = data[ENVELOPE_BYTES:]
+        if magic != RECORD_MAGIC:
+            raise CorruptRecordError("record has no magic")
+        if version != RECORD_VERSION:
+            raise CorruptRecordError(f"record version {version} is not {RECORD_VERSION}")
+        if stored_kind != kind:
+            raise CorruptRecordError(f"record of kind {stored_kind} where {kind.name} belongs")
+        if body_bytes != len(body):
+            raise CorruptRecordError(f"record says {body_bytes} bytes of body, has {len(body)}")
+        if crc32c(body) != crc:
+            raise CorruptRecordError("record's checksum is wrong")
+        if first_seq > last_seq:
+            raise CorruptRecordError(f"record counts from {first_seq} to {last_seq}")
+        return Record(kind, first_seq, last_seq, body)

@@ -1,0 +1,318 @@
+"""The durable log of each segment: journal, inventory, compaction. Part of the state machine; does no IO.
+
+Entries reach the index only when their record is durable. A journal is taken in order: what is already there
+is skipped, a gap means that the master has missed something and asks for the whole inventory. The inventory
+becomes a snapshot that replaces the log before it; so does a compaction, which rewrites a log that has grown
+far beyond what is alive in it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from kvstore_client._native import DirectoryIndex
+from kvstore_client.wire import SegmentState, Status, WireError
+from kvstore_client.wire_journal import JournalOp, count_entries, group_ops, skip_entries, split_entries
+
+from kvstore.master import layout
+from kvstore.master.changes import (
+    CompactionStored,
+    InventoryChunkStored,
+    InventoryStored,
+    JournalStored,
+    SegmentChange,
+)
+from kvstore.master.effects import (
+    AckJournal,
+    CloseSession,
+    Commit,
+    CompactLog,
+    Effect,
+    Report,
+    RequestInventory,
+)
+from kvstore.master.events import CompactionFailed, CompactionWritten, InventoryReceived, JournalReceived
+from kvstore.master.metadata.store import Put
+from kvstore.master.records import Record, RecordKind
+from kvstore.master.segment_table import CompactionProgress, InventoryProgress, Segment, SegmentTable
+
+RECORD_ENTRIES_MAX = 16_384  # at most 36 bytes each (a group of its own): well under the 1 MiB of a commit
+INVENTORY_CHUNKS_MAX = 65_536
+
+
+@dataclass(frozen=True)
+class LogLimits:
+    """A log is compacted when it holds compaction_factor times its live entries and compaction_floor entries
+    more."""
+
+    compaction_factor: float = 2.0
+    compaction_floor_entries: int = 65_536
+
+
+class SegmentLogs:
+    def __init__(self, table: SegmentTable, index: DirectoryIndex, limits: LogLimits) -> None:
+        self._table = table
+        self._index = index
+        self._limits = limits
+
+    # ---- journal -------------------------------------------------------------------------------------------
+
+    def journal(self, event: JournalReceived) -> list[Effect]:
+        segment = self._sender(event.session)
+        if segment is None:
+            return []
+        if not segment.registered:
+            return self._refuse(segment, "a journal batch came before the registration was answered")
+        if segment.awaiting_inventory or segment.inventory is not None:
+            return []  # the inventory stands for it
+        try:
+            entries = count_entries(event.groups)
+        except WireError as error:
+            return self._refuse(segment, f"malformed journal batch: {error}")
+        if entries == 0 or event.first_seq < 1 or event.last_seq - event.first_seq + 1 != entries:
+            return self._refuse(
+                segment,
+                f"journal batch counts from {event.first_seq} to {event.last_seq} but has {entries} entries",
+            )
+        if event.last_seq <= segment.accepted_seq:
+            # Sent before; the acknowledgement may have been lost with an older stream.
+            return [AckJournal(event.session, segment.durable_seq)] if segment.durable_seq else []
+        if event.first_seq > segment.accepted_seq + 1:
+            segment.awaiting_inventory = True
+            gap = {
+                "segment_id": segment.segment_id,
+                "expected": segment.accepted_seq + 1,
+                "got": event.first_seq,
+            }
+            return [RequestInventory(event.session), Report("journal_gap", gap)]
+        groups = skip_entries(event.groups, segment.accepted_seq + 1 - event.first_seq)
+        effects: list[Effect] = []
+        for count, piece in split_entries(groups, RECORD_ENTRIES_MAX):
+            first, last = segment.accepted_seq + 1, segment.accepted_seq + count
+            record = Record(RecordKind.JOURNAL, first, last, piece).encode()
+            change = JournalStored(segment.segment_id, segment.log, last, count, piece)
+            effects.append(Commit((Put(layout.journal_key(segment.segment_id, first), record),), change))
+            segment.accepted_seq = last
+        assert segment.accepted_seq == event.last_seq
+        return effects
+
+    def journal_stored(self, change: JournalStored) -> list[Effect]:
+        segment = self.current(change)
+        if segment is None:
+            return []
+        self._index.apply(segment.index, change.groups)
+        segment.durable_seq = change.last_seq
+        segment.logged_entries += change.entries
+        effects: list[Effect] = []
+        if segment.session is not None and segment.registered:
+            effects.append(AckJournal(segment.session, segment.durable_seq))
+        return effects + self._maybe_compact(segment)
+
+    # ---- inventory -----------------------------------------------------------------------------------------
+
+    def inventory(self, event: InventoryReceived) -> list[Effect]:
+        segment = self._sender(event.session)
+        if segment is None:
+            return []
+        if not segment.registered:
+            return self._refuse(segment, "an inventory came before the registration was answered")
+        if event.first:
+            segment.inventory = InventoryProgress(segment.next_generation, event.last_seq)
+            segment.next_generation += 1
+            segment.compaction = None  # one that is being written would bring the past back
+        progress = segment.inventory
+        if progress is None or progress.last_seq != event.last_seq:
+            return self._refuse(segment, "an inventory chunk came out of order")
+        try:
+            pieces = split_entries(event.groups, RECORD_ENTRIES_MAX)
+            if JournalOp.REMOVE in group_ops(event.groups):
+                raise WireError(Status.BAD_REQUEST, "an inventory has no REMOVE")
+        except WireError as error:
+            return self._refuse(segment, f"malformed inventory chunk: {error}")
+        if progress.chunks + len(pieces) > INVENTORY_CHUNKS_MAX:
+            return self._refuse(
+                segment, f"an inventory has at most {INVENTORY_CHUNKS_MAX} chunks: send larger ones"
+            )
+        if event.first and not pieces:
+            pieces = [(0, b"")]  # an empty inventory still begins one in the index
+        effects: list[Effect] = []
+        for count, piece in pieces:
+            key = layout.snapshot_key(segment.segment_id, progress.generation, progress.chunks)
+            record = Record(RecordKind.SNAPSHOT, event.last_seq, event.last_seq, piece).encode()
+            change = InventoryChunkStored(
+                segment.segment_id, segment.log, progress.generation, progress.chunks, count, piece
+            )
+            effects.append(Commit((Put(key, record),), change))
+            progress.chunks += 1
+            progress.entries += count
+        if event.last:
+            segment.awaiting_inventory = False
+            segment.inventory = None
+            segment.accepted_seq = event.last_seq
+            effects.append(
+                self._replace_snapshot(
+                    segment,
+                    progress.generation,
+                    event.last_seq,
+                    progress.chunks,
+                    None,
+                    InventoryStored(segment.segment_id, segment.log, progress.generation, event.last_seq),
+                )
+            )
+        return effects
+
+    def _replace_snapshot(
+        self,
+        segment: Segment,
+        generation: int,
+        seq: int,
+        chunks: int,
+        journal_end: int | None,
+        change: InventoryStored | CompactionStored,
+    ) -> Commit:
+        """The record names the new snapshot and the log before it goes, in one commit."""
+        segment.record = replace(
+            segment.record, generation=generation, snapshot_seq=seq, snapshot_chunks=chunks
+        )
+        ops = (
+            Put(layout.segment_key(segment.segment_id), segment.record.encode()),
+            layout.journal_before(segment.segment_id, journal_end),
+            layout.snapshots_before(segment.segment_id, generation),
+        )
+        return Commit(ops, change)
+
+    def inventory_chunk_stored(self, change: InventoryChunkStored) -> list[Effect]:
+        segment = self.current(change)
+        # A generation that is neither coming in nor current belongs to an inventory that was given up.
+        if segment is None or not self._generation_counts(segment, change.generation):
+            return []
+        if change.chunk == 0:
+            self._index.begin_inventory(segment.index)
+        self._index.apply(segment.index, change.groups)
+        if change.chunk == 0:
+            segment.logged_entries = 0
+        segment.logged_entries += change.entries
+        return []
+
+    @staticmethod
+    def _generation_counts(segment: Segment, generation: int) -> bool:
+        coming = segment.inventory is not None and segment.inventory.generation == generation
+        return coming or segment.record.generation == generation
+
+    def inventory_stored(self, change: InventoryStored) -> list[Effect]:
+        segment = self.current(change)
+        if segment is None or segment.record.generation != change.generation:
+            return []
+        self._index.end_inventory(segment.index)
+        segment.durable_seq = change.last_seq
+        segment.damaged = False
+        entries, _ = self._index.segment_usage(segment.index)
+        done = {"segment_id": segment.segment_id, "entries": entries, "seq": change.last_seq}
+        effects: list[Effect] = [Report("inventory_stored", done, logging.INFO)]
+        if segment.session is not None and segment.registered:
+            effects.append(AckJournal(segment.session, segment.durable_seq))
+        return effects
+
+    # ---- compaction ----------------------------------------------------------------------------------------
+
+    def _maybe_compact(self, segment: Segment) -> list[Effect]:
+        live, _ = self._index.segment_usage(segment.index)
+        bound = live * self._limits.compaction_factor + self._limits.compaction_floor_entries
+        busy = segment.compaction is not None or segment.inventory is not None or segment.awaiting_inventory
+        # A damaged log can't be made whole by rewriting it: the inventory will replace it.
+        if segment.logged_entries <= bound or busy or segment.damaged:
+            return []
+        segment.compaction = CompactionProgress(segment.next_generation, segment.logged_entries)
+        segment.next_generation += 1
+        return [
+            CompactLog(
+                segment.segment_id,
+                segment.compaction.generation,
+                segment.record.generation,
+                segment.record.snapshot_chunks,
+                segment.durable_seq,
+            )
+        ]
+
+    def compaction_written(self, event: CompactionWritten) -> list[Effect]:
+        segment = self._compacting(event.segment_id, event.generation)
+        if segment is None:
+            return []
+        progress, segment.compaction = segment.compaction, None
+        assert progress is not None
+        effects: list[Effect] = []
+        if event.records_lost:
+            lost = {"segment_id": segment.segment_id, "records": event.records_lost}
+            effects.append(Report("record_corrupt", lost, logging.ERROR))
+            segment.damaged = True
+            if segment.session is not None and segment.registered:
+                segment.awaiting_inventory = True
+                effects.append(RequestInventory(segment.session))
+            return effects
+        change = CompactionStored(
+            segment.segment_id, segment.log, event.generation, event.entries, progress.logged_entries
+        )
+        return [
+            self._replace_snapshot(
+                segment, event.generation, event.through_seq, event.chunks, event.through_seq + 1, change
+            )
+        ]
+
+    def compaction_failed(self, event: CompactionFailed) -> list[Effect]:
+        segment = self._compacting(event.segment_id, event.generation)
+        if segment is not None:
+            segment.compaction = None
+        return []
+
+    def _compacting(self, segment_id: bytes, generation: int) -> Segment | None:
+        """The segment, if it still waits for this compaction."""
+        segment = self._table.get(segment_id)
+        if segment is None or segment.compaction is None or segment.compaction.generation != generation:
+            return None
+        return segment
+
+    def compaction_stored(self, change: CompactionStored) -> list[Effect]:
+        segment = self.current(change)
+        if segment is None or segment.record.generation != change.generation:
+            return []
+        before = segment.logged_entries
+        # What was journalled while the snapshot was being written is still in the log.
+        segment.logged_entries = change.entries + before - change.entries_before
+        done = {"segment_id": segment.segment_id, "before": before, "after": segment.logged_entries}
+        return [Report("log_compacted", done, logging.INFO)]
+
+    # ---- failure -------------------------------------------------------------------------------------------
+
+    def store_failed(self, change: SegmentChange) -> list[Effect]:
+        """A write of this segment's log has an unknown outcome: start again from what is known to be
+        durable."""
+        segment = self.current(change)
+        if segment is None:
+            return []
+        segment.accepted_seq = segment.durable_seq
+        segment.compaction = None
+        if isinstance(change, InventoryChunkStored | InventoryStored | CompactionStored):
+            segment.damaged = True
+        if segment.session is None:
+            return []
+        session = segment.session
+        return [CloseSession(session, Status.UNAVAILABLE, "the directory could not be written: attach again")]
+
+    # ---- common --------------------------------------------------------------------------------------------
+
+    def current(self, change: SegmentChange) -> Segment | None:
+        segment = self._table.get(change.segment_id)
+        return segment if segment is not None and segment.log == change.log else None
+
+    def _sender(self, session: int) -> Segment | None:
+        segment = self._table.of_session(session)
+        return segment if segment is not None and segment.state is not SegmentState.GONE else None
+
+    @staticmethod
+    def _refuse(segment: Segment, reason: str) -> list[Effect]:
+        assert segment.session is not None
+        return [
+            CloseSession(segment.session, Status.BAD_REQUEST, reason),
+            Report("journal_malformed", {"segment_id": segment.segment_id, "reason": reason}, logging.ERROR),
+        ]

@@ -1,0 +1,137 @@
+"""What the master knows of each segment. Plain data with its invariants; `membership` and `segment_logs`
+decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kvstore_client.wire import MapRecord, SegmentState
+
+from kvstore.master.layout import SegmentRecord
+
+
+@dataclass(slots=True)
+class InventoryProgress:
+    """An inventory that is coming in: its chunks become a snapshot of this generation."""
+
+    generation: int
+    last_seq: int
+    chunks: int = 0
+    entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionProgress:
+    generation: int
+    logged_entries: int  # when it began
+
+
+@dataclass(slots=True)
+class Segment:
+    """One segment and its memory: a segment that comes back with a new pool id gets a new index and a new
+    log."""
+
+    index: int
+    segment_id: bytes
+    record: SegmentRecord
+    log: int
+    state: SegmentState = SegmentState.SUSPECT
+
+    # The stream of now; `registered` once its registration is durable and answered.
+    session: int | None = None
+    registered: bool = False
+    recorded: bool = False  # `record` is durable
+
+    # Journal: durable_seq <= accepted_seq. What lies between is on its way into the store.
+    durable_seq: int = 0
+    accepted_seq: int = 0
+    logged_entries: int = 0  # entries in the store, dead ones too
+    next_generation: int = 1
+    damaged: bool = False  # records of the log were lost: only an inventory can make it whole
+    awaiting_inventory: bool = False
+    inventory: InventoryProgress | None = None
+    compaction: CompactionProgress | None = None
+
+    # Clocks: of the moments that decide.
+    heard_at: float = 0.0
+    fresh_since: float = 0.0  # when this memory joined, for slow start
+    suspect_since: float = 0.0
+    recovering_until: float | None = (
+        None  # served after a restart of the master though it has not attached yet
+    )
+
+    # As the segment reports.
+    used_bytes: int = 0
+    object_count: int = 0
+
+    @property
+    def serving(self) -> bool:
+        return self.state in (SegmentState.LIVE, SegmentState.DRAINING)
+
+    @property
+    def placeable(self) -> bool:
+        return self.state is SegmentState.LIVE and self.registered
+
+    def map_record(self) -> MapRecord:
+        return MapRecord(
+            index=self.index,
+            state=self.state,
+            segment_id=self.segment_id,
+            pool_id=self.record.pool_id,
+            capacity_bytes=self.record.capacity_bytes,
+            used_bytes=self.used_bytes,
+            host=self.record.host,
+            tcp_port=self.record.tcp_port,
+            unix_path=self.record.unix_path,
+        )
+
+
+class SegmentTable:
+    """Segments by id and by stream. Indexes and log numbers only ever count up."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[bytes, Segment] = {}
+        self._by_session: dict[int, Segment] = {}
+        self.next_index = 0
+        self._next_log = 1
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, segment_id: bytes) -> Segment | None:
+        return self._by_id.get(segment_id)
+
+    def of_session(self, session: int) -> Segment | None:
+        return self._by_session.get(session)
+
+    def create(self, segment_id: bytes, record: SegmentRecord) -> Segment:
+        """A segment with nothing in it; replaces one of the same id, whose index is not used again."""
+        self.forget(segment_id)
+        segment = Segment(self.next_index, segment_id, record, self._next_log)
+        self.next_index += 1
+        self._next_log += 1
+        self._by_id[segment_id] = segment
+        return segment
+
+    def bind(self, segment: Segment, session: int) -> None:
+        assert segment.session is None, "the older stream is released first"
+        segment.session = session
+        segment.registered = False
+        self._by_session[session] = segment
+
+    def release(self, segment: Segment) -> None:
+        """Takes the stream off the segment, with what was coming in on it."""
+        if segment.session is not None:
+            del self._by_session[segment.session]
+        segment.session = None
+        segment.registered = False
+        segment.awaiting_inventory = False
+        segment.inventory = None
+
+    def forget(self, segment_id: bytes) -> None:
+        if (segment := self._by_id.pop(segment_id, None)) is not None:
+            self.release(segment)

@@ -1,0 +1,160 @@
+"""The master's state machine: events in, effects out. It does no IO and has no clock of its own.
+
+`DirectoryState.handle(now, event)` changes the state and returns what is to be done, in order. The index is
+part of the state: an entry is applied to it only when the record that holds it is durable. The rest of the
+master reads the state between events and never changes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from kvstore_client._native import DirectoryIndex
+from kvstore_client.wire import MapRecord, SegmentState
+
+from kvstore.master import changes as ch
+from kvstore.master import events as ev
+from kvstore.master.effects import BroadcastMap, Effect, Report
+from kvstore.master.layout import ClusterRecord, NamespaceRecord, SegmentRecord
+from kvstore.master.membership import Membership, MembershipLimits
+from kvstore.master.namespaces import Namespaces
+from kvstore.master.segment_logs import LogLimits, SegmentLogs
+from kvstore.master.segment_table import SegmentTable
+
+
+@dataclass(frozen=True)
+class StateLimits:
+    membership: MembershipLimits = field(default_factory=MembershipLimits)
+    log: LogLimits = field(default_factory=LogLimits)
+    namespaces_max: int = 65_536
+    recovery_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class RecoveredSegment:
+    """A segment as the store had it; its entries are in the index already, under `index`."""
+
+    index: int
+    segment_id: bytes
+    record: SegmentRecord
+    durable_seq: int
+    logged_entries: int
+    next_generation: int
+    damaged: bool
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """Everything the store had."""
+
+    cluster: ClusterRecord
+    index: DirectoryIndex
+    segments: tuple[RecoveredSegment, ...] = ()
+    namespaces: tuple[NamespaceRecord, ...] = ()
+
+
+class DirectoryState:
+    """`term` is that of the writer's fence: map epochs of a later master are always higher."""
+
+    def __init__(self, now: float, term: int, recovered: Recovered, limits: StateLimits) -> None:
+        self.cluster_id = recovered.cluster.cluster_id
+        self.index = recovered.index
+        self.map_epoch = term << 32 | 1
+        self.segments = SegmentTable()
+        self.namespaces = Namespaces(recovered.cluster.epoch_floor, limits.namespaces_max)
+        self.namespaces.recover(recovered.namespaces)
+        self.membership = Membership(self.segments, self.index, limits.membership)
+        self.logs = SegmentLogs(self.segments, self.index, limits.log)
+        for known in recovered.segments:
+            self._recover(now, known, limits.recovery_s)
+
+    def _recover(self, now: float, known: RecoveredSegment, recovery_s: float) -> None:
+        segment = self.segments.create(known.segment_id, known.record)
+        assert segment.index == known.index, "segments are recovered in the order of their indexes"
+        segment.durable_seq = segment.accepted_seq = known.durable_seq
+        segment.logged_entries = known.logged_entries
+        segment.next_generation = known.next_generation
+        segment.damaged = known.damaged
+        segment.recorded = True
+        segment.object_count, segment.used_bytes = self.index.segment_usage(known.index)
+        # Served at once, for it is most likely alive; suspect soon, if it does not come.
+        segment.state = SegmentState.DRAINING if known.record.draining else SegmentState.LIVE
+        segment.recovering_until = now + recovery_s
+        segment.heard_at = now
+        segment.fresh_since = float("-inf")
+
+    def segment_map(self) -> list[MapRecord]:
+        return [segment.map_record() for segment in self.segments]
+
+    def handle(self, now: float, event: ev.Event) -> list[Effect]:
+        effects = self._handle(now, event)
+        if any(isinstance(effect, BroadcastMap) for effect in effects):
+            # However many reasons there were, it is one new map.
+            self.map_epoch += 1
+            effects = [effect for effect in effects if not isinstance(effect, BroadcastMap)]
+            effects.append(BroadcastMap())
+        return effects
+
+    def _handle(self, now: float, event: ev.Event) -> list[Effect]:
+        if isinstance(event, ev.JournalReceived):
+            return self._heard(now, event.session) + self.logs.journal(event)
+        if isinstance(event, ev.Committed):
+            return self._committed(now, event.change)
+        if isinstance(event, ev.HeartbeatReceived):
+            return self.membership.heartbeat(now, event)
+        if isinstance(event, ev.Tick):
+            return self.membership.tick(now)
+        if isinstance(event, ev.InventoryReceived):
+            return self._heard(now, event.session) + self.logs.inventory(event)
+        if isinstance(event, ev.SegmentAttached):
+            return self.membership.attach(now, event)
+        if isinstance(event, ev.StreamLost):
+            return self.membership.stream_lost(now, event)
+        if isinstance(event, ev.SegmentLeaving):
+            return self.membership.leaving(now, event)
+        if isinstance(event, ev.NamespaceOpened):
+            return self.namespaces.open(event)
+        if isinstance(event, ev.NamespaceBumped):
+            return self.namespaces.bump(event)
+        if isinstance(event, ev.DrainRequested):
+            return self.membership.drain(now, event)
+        if isinstance(event, ev.CompactionWritten):
+            return self.logs.compaction_written(event)
+        if isinstance(event, ev.CompactionFailed):
+            return self.logs.compaction_failed(event)
+        return self._commit_failed(now, event)
+
+    def _heard(self, now: float, session: int) -> list[Effect]:
+        segment = self.segments.of_session(session)
+        return self.membership.heard(now, segment) if segment is not None else []
+
+    def _committed(self, now: float, change: ch.Change) -> list[Effect]:
+        if isinstance(change, ch.JournalStored):
+            return self.logs.journal_stored(change)
+        if isinstance(change, ch.InventoryChunkStored):
+            return self.logs.inventory_chunk_stored(change)
+        if isinstance(change, ch.InventoryStored):
+            return self.logs.inventory_stored(change)
+        if isinstance(change, ch.CompactionStored):
+            return self.logs.compaction_stored(change)
+        if isinstance(change, ch.NamespaceStored):
+            return self.namespaces.stored(change)
+        if isinstance(change, ch.SegmentRegistered):
+            return self.membership.registered(now, change)
+        if isinstance(change, ch.SegmentDropped):
+            return self.membership.dropped(now, change)
+        return []
+
+    def _commit_failed(self, now: float, event: ev.CommitFailed) -> list[Effect]:
+        change = event.change
+        failed: list[Effect] = [
+            Report("commit_failed", {"change": type(change).__name__, "error": event.error}, logging.ERROR)
+        ]
+        if isinstance(change, ch.NamespaceStored):
+            return failed + self.namespaces.store_failed(change, event.error)
+        if isinstance(change, ch.SegmentRegistered):
+            return failed + self.membership.registration_failed(change)
+        if isinstance(change, ch.SegmentDropped):
+            return failed + self.membership.drop_failed(now, change)
+        return failed + self.logs.store_failed(change)

@@ -1,0 +1,137 @@
+#include "bindings.hpp"
+
+#include <nanobind/stl/vector.h>
+
+#include <exception>
+
+#include "kvstore/directory_index.hpp"
+
+namespace nb = nanobind;
+
+namespace kvstore {
+namespace {
+
+PyObject* wire_error_type = nullptr;  // owned by the module
+
+// wire::WireError -> kvstore_client._native.WireError, a ValueError with `status` (docs/protocol.md section 2).
+void translate_wire_error(const std::exception_ptr& error, void*) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const wire::WireError& e) {
+    nb::object instance = nb::borrow(wire_error_type)(nb::str(e.what()));
+    instance.attr("status") = static_cast<int>(e.status);
+    PyErr_SetObject(wire_error_type, instance.ptr());
+  }
+}
+
+nb::bytes to_bytes(const wire::Writer& writer) { return nb::bytes(writer.data(), writer.size()); }
+
+// Runs `work` without the GIL and hands its body back as bytes.
+template <typename Work>
+nb::bytes body_of(Work&& work) {
+  wire::Writer reply;
+  {
+    nb::gil_scoped_release nogil;
+    reply = work();
+  }
+  return to_bytes(reply);
+}
+
+using Pair = std::pair<uint64_t, uint64_t>;
+nb::tuple pair_of(const Pair& p) { return nb::make_tuple(p.first, p.second); }
+
+nb::tuple apply(DirectoryIndex& self, uint32_t segment, nb::bytes groups) {
+  DirectoryIndex::Applied applied;
+  {
+    nb::gil_scoped_release nogil;
+    applied = self.apply(segment, groups.data(), groups.size());
+  }
+  return pair_of({applied.added, applied.removed});
+}
+
+nb::tuple place_demand(const DirectoryIndex& self, nb::bytes body) {
+  DirectoryIndex::Usage demand;
+  {
+    nb::gil_scoped_release nogil;
+    demand = self.place_demand(body.data(), body.size());
+  }
+  return pair_of({demand.entries, demand.bytes});
+}
+
+nb::list snapshot(const DirectoryIndex& self, uint32_t segment, uint32_t entries_max) {
+  std::vector<wire::Writer> chunks;
+  {
+    nb::gil_scoped_release nogil;
+    chunks = self.snapshot(segment, entries_max);
+  }
+  nb::list out;
+  for (const wire::Writer& chunk : chunks) out.append(to_bytes(chunk));
+  return out;
+}
+
+nb::tuple segment_usage(const DirectoryIndex& self, uint32_t segment) {
+  const DirectoryIndex::Usage usage = self.segment_usage(segment);
+  return pair_of({usage.entries, usage.bytes});
+}
+
+nb::dict namespace_usage(const DirectoryIndex& self) {
+  nb::dict out;
+  for (const auto& [id, usage] : self.namespace_usage())
+    out[nb::bytes(id.data(), id.size())] = pair_of({usage.entries, usage.bytes});
+  return out;
+}
+
+nb::object find(const DirectoryIndex& self, nb::bytes fingerprint) {
+  if (fingerprint.size() != kFingerprintBytes) throw nb::value_error("a fingerprint has 16 bytes");
+  Fingerprint f;
+  std::memcpy(&f.lo, fingerprint.data(), 8);
+  std::memcpy(&f.hi, static_cast<const uint8_t*>(fingerprint.data()) + 8, 8);
+  const auto found = self.find(f);
+  if (!found) return nb::none();
+  nb::list segments;
+  for (uint32_t segment : found->segments) segments.append(segment);
+  return nb::make_tuple(segments, found->length);
+}
+
+}  // namespace
+
+void bind_directory(nb::module_& m) {
+  wire_error_type = PyErr_NewException("kvstore_client._native.WireError", PyExc_ValueError, nullptr);
+  if (wire_error_type == nullptr) throw nb::python_error();
+  m.attr("WireError") = nb::borrow(wire_error_type);
+  nb::register_exception_translator(translate_wire_error);
+
+  const auto nogil = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<DirectoryIndex>(m, "DirectoryIndex")
+      .def(nb::init<>())
+      .def("apply", &apply, nb::arg("segment"), nb::arg("groups"))
+      .def("drop_segment", &DirectoryIndex::drop_segment, nb::arg("segment"),
+           nb::arg("entries_max") = UINT64_MAX, nogil)
+      .def("begin_inventory", &DirectoryIndex::begin_inventory, nb::arg("segment"), nogil)
+      .def("end_inventory", &DirectoryIndex::end_inventory, nb::arg("segment"), nogil)
+      .def("set_serving", &DirectoryIndex::set_serving, nb::arg("segment"), nb::arg("serving"), nogil)
+      .def("exists",
+           [](const DirectoryIndex& self, nb::bytes body) {
+             return body_of([&] { return self.exists(body.data(), body.size()); });
+           },
+           nb::arg("body"))
+      .def("lookup",
+           [](const DirectoryIndex& self, nb::bytes body) {
+             return body_of([&] { return self.lookup(body.data(), body.size()); });
+           },
+           nb::arg("body"))
+      .def("place",
+           [](const DirectoryIndex& self, nb::bytes body, const std::vector<uint32_t>& segments, uint64_t run_bytes) {
+             return body_of([&] { return self.place(body.data(), body.size(), segments, run_bytes); });
+           },
+           nb::arg("body"), nb::arg("segments"), nb::arg("run_bytes"))
+      .def("place_demand", &place_demand, nb::arg("body"))
+      .def("snapshot", &snapshot, nb::arg("segment"), nb::arg("entries_max"))
+      .def("segment_usage", &segment_usage, nb::arg("segment"))
+      .def("namespace_usage", &namespace_usage)
+      .def("find", &find, nb::arg("fingerprint"))
+      .def_prop_ro("entry_count", &DirectoryIndex::entry_count)
+      .def_prop_ro("memory_bytes", &DirectoryIndex::memory_bytes);
+}
+
+}  // namespace kvstore

@@ -1,0 +1,1 @@
+"""Helpers shared by the tests: models, real processes, proxies, seeded page contents."""

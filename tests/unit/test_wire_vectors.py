@@ -1,0 +1,156 @@
+"""The Python codec against the golden vectors, which the C++ codec is tested against too."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kvstore_client import wire, wire_data, wire_journal
+from kvstore_client.wire import Status, WireError
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+DOCUMENT = json.loads((VECTORS / "protocol_v1.json").read_text())
+MESSAGES = DOCUMENT["messages"]
+
+
+def _maker() -> Any:
+    spec = importlib.util.spec_from_file_location("make_vectors", VECTORS / "make_vectors.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _body(vector: dict[str, Any]) -> tuple[bytes, wire.ReplyPrefix | None]:
+    """The message's own fields, and the prefix of a reply."""
+    frame = bytes.fromhex(vector["hex"])
+    body = frame[wire.HEADER_BYTES :]
+    if vector["kind"] == "request":
+        return body, None
+    prefix, fields = wire.decode_reply(body)
+    return fields, prefix
+
+
+def _class(vector: dict[str, Any]) -> Any:
+    return getattr(wire, vector["message"], None) or getattr(wire_data, vector["message"])
+
+
+def test_the_codec_reproduces_the_committed_vectors() -> None:
+    maker = _maker()
+    document = maker.document()
+    assert json.loads(json.dumps(document)) == DOCUMENT
+    assert maker.flat(document) == (VECTORS / "protocol_v1.txt").read_text()
+
+
+def test_every_op_has_a_request_vector() -> None:
+    assert {v["header"]["op"] for v in MESSAGES if v["kind"] == "request"} == set(wire.Op)
+
+
+@pytest.mark.parametrize("vector", MESSAGES, ids=lambda v: f"{v['name']}-{v['kind']}")
+def test_a_vector_decodes_to_its_fields_and_encodes_back(vector: dict[str, Any]) -> None:
+    frame = bytes.fromhex(vector["hex"])
+    header = wire.Header.decode(frame)
+    assert header == wire.Header(**vector["header"])
+    assert header.encode() == frame[: wire.HEADER_BYTES]
+    assert len(frame) == wire.HEADER_BYTES + header.body_bytes
+    fields, prefix = _body(vector)
+    if prefix is not None:
+        assert {"status": prefix.status, "text": prefix.text, "map_epoch": prefix.map_epoch} == vector[
+            "prefix"
+        ]
+    if vector["message"] is None:
+        assert fields == b""
+        return
+    message = _class(vector).decode(fields)
+    assert _maker().plain(message) == vector["fields"]
+    assert message.encode() == fields
+
+
+@pytest.mark.parametrize(
+    "vector", [v for v in MESSAGES if v["message"]], ids=lambda v: f"{v['name']}-{v['kind']}"
+)
+def test_a_body_cut_anywhere_is_refused_and_a_longer_one_is_read(vector: dict[str, Any]) -> None:
+    fields, _ = _body(vector)
+    decode = _class(vector).decode
+    for cut in range(len(fields)):
+        with pytest.raises(WireError):
+            decode(fields[:cut])
+    assert decode(fields + b"later revision") == decode(fields)
+
+
+@given(st.binary(max_size=200))
+def test_no_decoder_raises_anything_but_wire_error(data: bytes) -> None:
+    for vector in MESSAGES:
+        if vector["message"] is None:
+            continue
+        with contextlib.suppress(WireError):
+            _class(vector).decode(data)
+    for decode in (wire.decode_reply, wire_journal.decode_groups, wire_journal.count_entries):
+        with contextlib.suppress(WireError):
+            decode(data)
+
+
+def test_headers_over_the_caps_are_refused() -> None:
+    good = wire.Header(wire.Op.PUT, 1, wire.BODY_BYTES_MAX, wire.PAYLOAD_BYTES_MAX).encode()
+    assert wire.Header.decode(good).body_bytes == wire.BODY_BYTES_MAX
+    with pytest.raises(WireError, match="magic") as bad_magic:
+        wire.Header.decode(b"HTTP" + good[4:])
+    assert bad_magic.value.status == Status.BAD_REQUEST
+    for header in (
+        wire.Header(wire.Op.PUT, 1, wire.BODY_BYTES_MAX + 1),
+        wire.Header(wire.Op.PUT, 1, 0, wire.PAYLOAD_BYTES_MAX + 1),
+    ):
+        with pytest.raises(WireError, match="over the cap") as too_large:
+            wire.Header.decode(header.encode())
+        assert too_large.value.status == Status.TOO_LARGE
+
+
+def test_counts_over_the_caps_are_refused_before_anything_is_read() -> None:
+    too_many = (wire.ENTRIES_MAX + 1).to_bytes(4, "little")
+    for cls in (wire.ExistsRequest, wire.LookupRequest, wire.PlaceRequest):
+        with pytest.raises(WireError) as error:
+            cls.decode(bytes(8) + too_many + bytes(4))
+        assert error.value.status == Status.TOO_LARGE
+
+
+def test_journal_groups_match_the_vector() -> None:
+    data = bytes.fromhex(DOCUMENT["journal"]["hex"])
+    groups = wire_journal.decode_groups(data)
+    assert _maker().plain(tuple(groups)) == DOCUMENT["journal"]["groups"]
+    assert wire_journal.encode_groups(groups) == data
+    assert wire_journal.count_entries(data) == 4
+
+
+@given(st.lists(st.integers(0, 5), max_size=5), st.data())
+def test_skipping_and_splitting_lose_no_entry(sizes: list[int], data: Any) -> None:
+    groups = [
+        wire_journal.JournalGroup(
+            wire_journal.JournalOp.ADD if g % 2 else wire_journal.JournalOp.REMOVE,
+            bytes([g] * 8),
+            b"".join(bytes([g, i] * 8) for i in range(size)),
+            tuple(range(size)),
+        )
+        for g, size in enumerate(sizes)
+    ]
+
+    def entries(encoded: bytes) -> list[tuple[Any, ...]]:
+        return [
+            (group.op, group.ns, group.fingerprints[i * 16 : i * 16 + 16], group.lengths[i])
+            for group in wire_journal.decode_groups(encoded)
+            for i in range(len(group.lengths))
+        ]
+
+    encoded = wire_journal.encode_groups(groups)
+    skip = data.draw(st.integers(0, sum(sizes)))
+    assert entries(wire_journal.skip_entries(encoded, skip)) == entries(encoded)[skip:]
+    size = data.draw(st.integers(1, 4))
+    pieces = wire_journal.split_entries(encoded, size)
+    assert all(count == size for count, _ in pieces[:-1])
+    assert [wire_journal.count_entries(piece) for _, piece in pieces] == [count for count, _ in pieces]
+    assert [entry for _, piece in pieces for entry in entries(piece)] == entries(encoded)
