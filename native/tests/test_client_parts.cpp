@@ -28,9 +28,9 @@ TEST(a_location_is_found_until_it_expires_or_is_forgotten) {
     cache.find(fps, {0, 1, 2}, t, &found);
     return found;
   };
-  CHECK_EQ(find(now)[0].segments[0], 7u);
+  CHECK(find(now)[0].segments[0] == 7u);
   CHECK(!find(now)[1].known());
-  CHECK_EQ(find(now)[2].segments[1], 9u);
+  CHECK(find(now)[2].segments[1] == 9u);
   CHECK(!find(now + std::chrono::seconds(1))[0].known());
   cache.forget(fps, {2});
   CHECK(find(now)[0].known());
