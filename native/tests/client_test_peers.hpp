@@ -64,8 +64,9 @@ inline bool read_request(int fd, Request* request) {
 }
 
 // A whole reply frame, its payload excepted.
-inline std::vector<uint8_t> reply_frame(const Request& request, wire::Status status, const wire::Writer& fields,
-                                        uint64_t payload_bytes = 0, uint64_t map_epoch = 0) {
+inline std::vector<uint8_t> reply_frame(const Request& request, wire::Status status,
+                                        const wire::Writer& fields, uint64_t payload_bytes = 0,
+                                        uint64_t map_epoch = 0) {
   wire::Writer body;
   body.reply_prefix(status, "", map_epoch).raw(fields.data(), fields.size());
   wire::Header header = request.header;
@@ -192,7 +193,10 @@ class TestDirectory {
       fields->u32(static_cast<uint32_t>(segments_.size())).u32(0);
       for (const auto& [index, s] : segments_) {
         fields->u32(index).u8(static_cast<uint8_t>(s.state)).zeros(3);
-        fields->raw(s.segment_id.data(), 16).raw(s.pool_id.data(), 16).u64(s.capacity_bytes).u64(s.used_bytes);
+        fields->raw(s.segment_id.data(), 16)
+            .raw(s.pool_id.data(), 16)
+            .u64(s.capacity_bytes)
+            .u64(s.used_bytes);
         fields->u16(static_cast<uint16_t>(s.host.size())).u16(s.tcp_port);
         fields->u16(static_cast<uint16_t>(s.unix_path.size())).u16(0);
         fields->raw(s.host.data(), s.host.size()).raw(s.unix_path.data(), s.unix_path.size());

@@ -1,9 +1,8 @@
 // Framed connections and their pool against peers that stall, lie, or go away.
-#include "kvstore/frame_connection.hpp"
-
 #include "check.hpp"
 #include "client_test_peers.hpp"
 #include "kvstore/connection_pool.hpp"
+#include "kvstore/frame_connection.hpp"
 
 using namespace kvstore;
 using namespace kvstore::testing;
@@ -20,7 +19,8 @@ void wait_for_end(int fd) {
   }
 }
 
-NetStatus exchange(uint16_t port, const Deadline& deadline, std::vector<uint8_t>* payload = nullptr, Op op = Op::kGet) {
+NetStatus exchange(uint16_t port, const Deadline& deadline, std::vector<uint8_t>* payload = nullptr,
+                   Op op = Op::kGet) {
   ClientSocket socket;
   NetStatus status = ClientSocket::connect_tcp("127.0.0.1", port, deadline, &socket);
   if (status != NetStatus::kOk) return status;
