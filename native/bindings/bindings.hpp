@@ -5,5 +5,7 @@
 
 namespace kvstore {
 void bind_keys(nanobind::module_& m);
+void bind_segment(nanobind::module_& m);
 void bind_directory(nanobind::module_& m);
+void bind_client(nanobind::module_& m);
 }  // namespace kvstore

@@ -1,0 +1,149 @@
+"""The client: one per process is enough, any number of threads may use it."""
+
+import logging
+import threading
+from typing import Any
+
+from kvstore_client import _native
+from kvstore_client.config import ClientConfig, MasterList
+from kvstore_client.identity import Identity, named_identity
+from kvstore_client.namespace import Namespace
+from kvstore_client.throttle import ThrottledLog
+
+logger = logging.getLogger("kvstore_client")
+
+
+class Client:
+    """Access to a cluster through any of its masters. Connects when first used, never in the constructor.
+
+    The constructor raises ConfigError for a setting that can't work. After that nothing raises: a store that
+    is unreachable, slow or closed answers as an empty one does, and no call outlasts its deadline
+    (`deadline_ms`, unless the call names its own).
+
+    `pin_ms` is how long what `exists` promised is kept from eviction. `same_host` and `tcp` switch transports
+    off. The other options are described in `ClientConfig`.
+    """
+
+    def __init__(
+        self,
+        masters: MasterList,
+        *,
+        deadline_ms: int = 1000,
+        pin_ms: int = 0,
+        token: str = "",
+        name: str = "",
+        connections: int = 2,
+        copy_threads: int = 2,
+        same_host: bool = True,
+        tcp: bool = True,
+        connect_timeout_ms: int = 250,
+        run_bytes: int = 4_194_304,
+        location_cache_entries: int = 65_536,
+    ) -> None:
+        self._start(
+            ClientConfig.of(
+                masters,
+                deadline_ms=deadline_ms,
+                pin_ms=pin_ms,
+                token=token,
+                name=name,
+                connections=connections,
+                copy_threads=copy_threads,
+                same_host=same_host,
+                tcp=tcp,
+                connect_timeout_ms=connect_timeout_ms,
+                run_bytes=run_bytes,
+                location_cache_entries=location_cache_entries,
+            )
+        )
+
+    @classmethod
+    def from_config(cls, config: ClientConfig) -> "Client":
+        """A client with settings that have been checked already."""
+        client = cls.__new__(cls)
+        client._start(config)
+        return client
+
+    def _start(self, config: ClientConfig) -> None:
+        self.config = config
+        self._native = _native.PageClient(
+            list(config.masters),
+            token=config.token,
+            name=config.name,
+            connections_per_peer=config.connections,
+            copy_threads=config.copy_threads,
+            same_host=config.same_host,
+            tcp=config.tcp,
+            connect_timeout_ms=config.connect_timeout_ms,
+            run_bytes=config.run_bytes,
+            location_cache_entries=config.location_cache_entries,
+        )
+        self._log = ThrottledLog(logger)
+        self._lock = threading.Lock()
+        self._own_counters = {"bad_arguments": 0, "surprises": 0}
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def namespace(self, identity: Identity | str) -> Namespace:
+        """The namespace of an identity, or of a plain name. ConfigError when it can't be one. Connects
+        to nothing yet.
+        """
+        if isinstance(identity, Identity):
+            encoded, name = identity.canonical(), identity.name
+        else:
+            encoded, name = named_identity(identity), identity
+        _, handle = self._native.open_namespace(encoded, name, 0)
+        return Namespace(self, handle, name)
+
+    def register_fd(self, address: int, size_bytes: int, fd: int) -> bool:
+        """Says that memory [address, +size_bytes) is the file `fd` from its start, so that segments on
+        this host copy from it directly.
+        """
+        try:
+            return self._native.register_fd(address, size_bytes, fd)
+        except Exception:
+            self._surprise("register_fd")
+            return False
+
+    def unregister(self, address: int) -> None:
+        """Takes back register_fd."""
+        try:
+            self._native.unregister(address)
+        except Exception:
+            self._surprise("unregister")
+
+    def stats(self) -> dict[str, int]:
+        """Counters since the client was made; docs/operations.md lists the names."""
+        with self._lock:
+            own = dict(self._own_counters)
+        return {**self._native.counters(), **own}
+
+    def segments(self) -> list[dict[str, Any]]:
+        """The segments as the client knows them."""
+        return self._native.segment_map()
+
+    def close(self) -> None:
+        """Ends connections and threads; waits at most for calls in flight. Idempotent. Later calls
+        answer as an empty store does.
+        """
+        self._native.close()
+
+    def _bad_argument(self, verb: str, error: Exception) -> None:
+        with self._lock:
+            self._own_counters["bad_arguments"] += 1
+        self._log.log(
+            logging.ERROR,
+            verb + type(error).__name__,
+            "%s: bad argument, answered as a miss: %s",
+            verb,
+            error,
+        )
+
+    def _surprise(self, verb: str) -> None:
+        with self._lock:
+            self._own_counters["surprises"] += 1
+        self._log.log(logging.ERROR, verb, "%s: unexpected failure, answered as a miss", verb, exc_info=True)

@@ -1,0 +1,13 @@
+"""The one exception that users of the client meet."""
+
+
+class ConfigError(ValueError):
+    """A setting has a value that can't work; the message names the setting, the value and what is allowed.
+
+    Raised by constructors only, before anything is connected, and the same on every process that has the same
+    settings.
+    """
+
+    def __init__(self, option: str, problem: str) -> None:
+        super().__init__(f"{option}: {problem}")
+        self.option = option

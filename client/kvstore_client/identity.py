@@ -1,0 +1,85 @@
+"""What makes bytes interchangeable: the identity of a namespace and its canonical encoding."""
+
+import json
+from dataclasses import dataclass, fields
+
+from kvstore_client.errors import ConfigError
+from kvstore_client.wire import IDENTITY_BYTES_MAX, NAME_BYTES_MAX
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Everything that the bytes of a KV page depend on, and nothing else.
+
+    Two instances share pages exactly when all fields are equal. What only says *which part* of a page an
+    object holds (ranks, layer and head ranges) is not here: that is the `Shard`. A field with its default
+    value is left out of the canonical form, so that a later release can add fields without changing the
+    identities of those who don't use them.
+    """
+
+    model: str
+    kv_dtype: str  # what the bytes mean: "bfloat16", "fp8_e4m3", ...
+    store_dtype: str  # what the pool stores them as; fp8 pools say "uint8"
+    pool_class: str  # SGLang's host pool class: MHA, MLA, ...
+    byte_order: str  # host layout, and the interface where it changes the order
+    page_size: int  # tokens
+    head_count: int = 0  # KV heads of the whole model; 0 for MLA
+    head_dim: int = 0
+    v_head_dim: int = 0
+    row_dim: int = 0  # MLA: elements a token and layer
+    draft_layer_count: int = 0  # layers of a packed draft model, behind the model's own
+    draft_model: str = ""
+    revision: str = ""
+    quantization: str = ""
+    model_overrides: str = ""
+    tag: str = ""  # the operator's own word, to keep fleets apart
+    format_version: int = 1
+
+    def canonical(self) -> bytes:
+        """The encoding whose hash names the namespace: JSON, sorted keys, no white space, UTF-8."""
+        values: dict[str, object] = {"kind": "kv_pages"}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:
+                values[field.name] = value
+        values["format_version"] = self.format_version
+        return canonical_json(values)
+
+    def summary(self) -> str:
+        """One line for people: every field that is not at its default."""
+        return self.canonical().decode()
+
+    @property
+    def name(self) -> str:
+        """A short name for listings, within the protocol's limit."""
+        revision = f"@{self.revision}" if self.revision else ""
+        return clip_name(f"{self.model}{revision} {self.kv_dtype} {self.byte_order} p{self.page_size}")
+
+
+def named_identity(name: str) -> bytes:
+    """Identity of a namespace that is known by a name alone. ConfigError when the name can't be one."""
+    if not isinstance(name, str) or not name:
+        raise ConfigError("namespace", f"needs an Identity or a name, not {name!r}")
+    if len(name.encode()) > NAME_BYTES_MAX:
+        raise ConfigError(
+            "namespace",
+            f"a name has at most {NAME_BYTES_MAX} bytes of UTF-8, this one has {len(name.encode())}",
+        )
+    return canonical_json({"kind": "named", "name": name, "format_version": 1})
+
+
+def canonical_json(values: dict[str, object]) -> bytes:
+    """Sorted keys, no white space, UTF-8. ConfigError over the protocol's limit."""
+    encoded = json.dumps(
+        values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
+    if len(encoded) > IDENTITY_BYTES_MAX:
+        raise ConfigError(
+            "identity", f"has {len(encoded)} bytes, the limit is {IDENTITY_BYTES_MAX}; shorten model or tag"
+        )
+    return encoded
+
+
+def clip_name(name: str) -> str:
+    """The longest head of `name` within the protocol's limit that is still valid UTF-8."""
+    return name.encode()[:NAME_BYTES_MAX].decode(errors="ignore")

@@ -1,0 +1,287 @@
+"""The verbs on a set of objects: put, get, exists, remove, one key or a batch. Nothing here raises for
+what happens at run time.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kvstore_client import keys as keymod
+from kvstore_client._native import Pieces
+from kvstore_client.config import clamp_deadline_ms
+from kvstore_client.memory import BorrowedMemory
+from kvstore_client.wire import ENTRIES_MAX, KEYS_MAX, Status
+
+if TYPE_CHECKING:
+    from kvstore_client.client import Client
+
+FETCH_BYTES_MAX = 1 << 30
+
+# Translation tables: entry status -> 1 where the verb has done what was asked.
+DONE_FOUND = bytes(status == Status.OK for status in range(256))
+DONE_STORED = bytes(status in (Status.OK, Status.EXISTS) for status in range(256))
+
+
+class Objects(ABC):
+    """Objects of one namespace that share a pool and a list of shards.
+
+    Lists of truth values have one item a *key*: with several shards a key counts only if all of its shards
+    do. Lists of bytes, and the memory given to put and get, have one item an *entry*, key-major: shard s of
+    key k is item `k * shard_count + s`. Any thread may call. A bad argument is logged, counted
+    (`bad_arguments`) and answered like a miss.
+    """
+
+    def __init__(self, client: "Client", handle: int, pool: int, shards: Sequence[keymod.Shard]) -> None:
+        self._client = client
+        self._native = client._native
+        self._handle = handle
+        self._pool = pool
+        self._shards = keymod.pack_shards(shards)
+        self.shard_count = len(shards)
+
+    @abstractmethod
+    def _hashes(self, keys: Sequence[Any]) -> bytes:
+        """32 bytes a key, concatenated. TypeError or ValueError for what can't be a key."""
+
+    def _texts(self, keys: Sequence[Any]) -> list[str] | None:
+        """What is stored beside each object so that people can read it."""
+        return None
+
+    # ---- one key
+    # ----------------------------------------------------------------------------------------------------
+
+    def put(self, key: Any, value: Any, *, deadline_ms: float | None = None) -> bool:
+        """Stores `value` if the key is absent. True when the key is readable now, whoever wrote it."""
+        return self.batch_put([key], [value], deadline_ms=deadline_ms)[0]
+
+    def get(self, key: Any, *, deadline_ms: float | None = None) -> bytes | None:
+        """The object's bytes, or None."""
+        return self.batch_get([key], deadline_ms=deadline_ms)[0]
+
+    def get_into(self, key: Any, memory: Any, *, deadline_ms: float | None = None) -> bool:
+        """Fills `memory`, whose size must be the object's. On False it may hold anything."""
+        return self.batch_get_into([key], [memory], deadline_ms=deadline_ms)[0]
+
+    def exists(self, key: Any, *, pin_ms: int | None = None, deadline_ms: float | None = None) -> bool:
+        """Whether a get would find it."""
+        return self.batch_exists([key], pin_ms=pin_ms, deadline_ms=deadline_ms)[0]
+
+    def remove(self, key: Any, *, deadline_ms: float | None = None) -> bool:
+        """Removes every copy that can be reached. True when there was one."""
+        return self.batch_remove([key], deadline_ms=deadline_ms)[0]
+
+    # ---- batches
+    # ----------------------------------------------------------------------------------------------------
+
+    def batch_put(
+        self,
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        *,
+        deadline_ms: float | None = None,
+        depth: int = 0,
+        ack_committed: bool = True,
+    ) -> list[bool]:
+        """Stores what is absent. `depth`: position of the first key in its prefix chain, a hint for eviction.
+
+        With `ack_committed` (the default) True means that the object outlives a crash of the master; without,
+        that a segment has it.
+        """
+
+        def chunk(hashes: bytes, at: slice, left_ms: int) -> bytes:
+            with BorrowedMemory(values[self._entries(at)], writable=False) as pieces:
+                return self._native.put(
+                    self._handle,
+                    self._pool,
+                    self._shards,
+                    hashes,
+                    pieces,
+                    left_ms,
+                    ack_committed,
+                    depth + at.start,
+                    self._texts(keys[at]),
+                )
+
+        return self._truths("put", keys, chunk, DONE_STORED, deadline_ms, memory=values)
+
+    def batch_get(self, keys: Sequence[Any], *, deadline_ms: float | None = None) -> list[bytes | None]:
+        """The bytes of each entry, or None; at most 1 GiB of them a call."""
+        found: list[bytes | None] = [None] * (self._key_count(keys) * self.shard_count)
+
+        def chunk(hashes: bytes, at: slice, left_ms: int) -> None:
+            values = self._native.fetch(
+                self._handle, self._pool, self._shards, hashes, left_ms, FETCH_BYTES_MAX
+            )
+            entries = self._entries(at)
+            if len(values) == entries.stop - entries.start:
+                found[entries] = values
+
+        self._each_chunk("get", keys, chunk, deadline_ms)
+        return found
+
+    def batch_get_into(
+        self, keys: Sequence[Any], memory: Sequence[Any], *, deadline_ms: float | None = None
+    ) -> list[bool]:
+        """Fills the memory of each entry; only what is answered True holds the object's bytes."""
+
+        def chunk(hashes: bytes, at: slice, left_ms: int) -> bytes:
+            with BorrowedMemory(memory[self._entries(at)], writable=True) as pieces:
+                return self._native.get(self._handle, self._pool, self._shards, hashes, pieces, left_ms)
+
+        return self._truths("get_into", keys, chunk, DONE_FOUND, deadline_ms, memory=memory)
+
+    def batch_exists(
+        self, keys: Sequence[Any], *, pin_ms: int | None = None, deadline_ms: float | None = None
+    ) -> list[bool]:
+        """Whether each key is there; with `pin_ms` it stays there for that long."""
+
+        def chunk(hashes: bytes, at: slice, left_ms: int) -> bytes:
+            return self._probe(hashes, pin_ms, left_ms)
+
+        return self._truths("exists", keys, chunk, DONE_FOUND, deadline_ms)
+
+    def prefix_exists(
+        self, keys: Sequence[Any], *, pin_ms: int | None = None, deadline_ms: float | None = None
+    ) -> int:
+        """How many keys from the first one on are there without a gap."""
+        try:
+            hashes = self._hashes(keys)
+        except (TypeError, ValueError) as error:
+            self._client._bad_argument("exists", error)
+            return 0
+        return self.prefix_exists_hashes(hashes, pin_ms=pin_ms, deadline_ms=deadline_ms)
+
+    def batch_remove(self, keys: Sequence[Any], *, deadline_ms: float | None = None) -> list[bool]:
+        """Removes every reachable copy of each key."""
+
+        def chunk(hashes: bytes, at: slice, left_ms: int) -> bytes:
+            return self._native.remove(self._handle, self._pool, self._shards, hashes, left_ms)
+
+        return self._truths("remove", keys, chunk, DONE_FOUND, deadline_ms)
+
+    # ---- the same for callers that have hashes (32 bytes a key, concatenated) and describe memory by Pieces
+    # ----------------------
+
+    def prefix_exists_hashes(
+        self, hashes: bytes, *, pin_ms: int | None = None, deadline_ms: float | None = None
+    ) -> int:
+        """How many keys from the first one on are there without a gap."""
+        run = 0
+
+        def chunk(part: bytes, at: slice, left_ms: int) -> bool:
+            nonlocal run
+            statuses = self._probe(part, pin_ms, left_ms)
+            hole = statuses.translate(DONE_FOUND).find(0)
+            run += (len(statuses) if hole < 0 else hole) // self.shard_count
+            return hole >= 0
+
+        self._each_chunk("exists", _HashList(hashes), chunk, deadline_ms)
+        return run
+
+    def put_pieces(self, hashes: bytes, memory: Pieces, *, deadline_ms: int, depth: int = 0) -> bytes:
+        """One status an entry (docs/protocol.md section 2). At most 65,536 keys and 131,072 entries."""
+        return self._native.put(
+            self._handle, self._pool, self._shards, hashes, memory, deadline_ms, True, depth, None
+        )
+
+    def get_pieces(self, hashes: bytes, memory: Pieces, *, deadline_ms: int) -> bytes:
+        """One status an entry; only those answered OK hold the object's bytes."""
+        return self._native.get(self._handle, self._pool, self._shards, hashes, memory, deadline_ms)
+
+    # ---- how a batch runs
+    # ---------------------------------------------------------------------------------------------
+
+    def _probe(self, hashes: bytes, pin_ms: int | None, left_ms: int) -> bytes:
+        pin = self._client.config.pin_ms if pin_ms is None else pin_ms
+        return self._native.exists(self._handle, self._pool, self._shards, hashes, pin, left_ms)
+
+    def _truths(
+        self,
+        verb: str,
+        keys: Sequence[Any],
+        chunk: Callable[[bytes, slice, int], bytes],
+        done: bytes,
+        deadline_ms: float | None,
+        memory: Sequence[Any] | None = None,
+    ) -> list[bool]:
+        answers = [False] * self._key_count(keys)
+
+        def run(hashes: bytes, at: slice, left_ms: int) -> None:
+            truths = key_truths(chunk(hashes, at, left_ms), done, self.shard_count)
+            if len(truths) == at.stop - at.start:  # anything else would shift the answers of other keys
+                answers[at] = truths
+
+        if memory is None or self._fits(verb, len(answers), memory):
+            self._each_chunk(verb, keys, run, deadline_ms)
+        return answers
+
+    def _each_chunk(
+        self,
+        verb: str,
+        keys: Sequence[Any],
+        chunk: Callable[[bytes, slice, int], object],
+        deadline_ms: float | None,
+    ) -> None:
+        """Runs `chunk` over parts that fit the protocol's caps, until one answers true or the deadline
+        is over.
+        """
+        left_ms = clamp_deadline_ms(deadline_ms, self._client.config.deadline_ms)
+        ends_at = time.monotonic() + left_ms / 1000
+        try:
+            for at in self._key_slices(len(keys)):
+                part = keys[at]
+                if left_ms <= 0 or chunk(
+                    part if isinstance(part, bytes) else self._hashes(part), at, left_ms
+                ):
+                    return
+                left_ms = int((ends_at - time.monotonic()) * 1000)
+        except (TypeError, ValueError, BufferError, OverflowError) as error:
+            self._client._bad_argument(verb, error)
+        except Exception:
+            self._client._surprise(verb)
+
+    def _key_slices(self, count: int) -> Iterator[slice]:
+        step = min(KEYS_MAX, ENTRIES_MAX // self.shard_count)
+        return (slice(at, min(at + step, count)) for at in range(0, count, step))
+
+    def _entries(self, at: slice) -> slice:
+        return slice(at.start * self.shard_count, at.stop * self.shard_count)
+
+    def _key_count(self, keys: Sequence[Any]) -> int:
+        try:
+            return len(keys)
+        except TypeError as error:
+            self._client._bad_argument("keys", error)
+            return 0
+
+    def _fits(self, verb: str, key_count: int, memory: Sequence[Any]) -> bool:
+        entries = key_count * self.shard_count
+        if isinstance(memory, (list, tuple)) and len(memory) == entries:
+            return True
+        problem = f"needs a list of {entries} values ({key_count} keys x {self.shard_count} shards)"
+        self._client._bad_argument(verb, ValueError(problem))
+        return False
+
+
+class _HashList(Sequence[Any]):
+    """Keys that are hashed already: counts in keys, slices to bytes."""
+
+    def __init__(self, hashes: bytes) -> None:
+        self._hashes = hashes
+
+    def __len__(self) -> int:
+        return len(self._hashes) // keymod.HASH_BYTES
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._hashes[at.start * keymod.HASH_BYTES : at.stop * keymod.HASH_BYTES]
+
+
+def key_truths(statuses: bytes, done: bytes, shard_count: int) -> list[bool]:
+    """One bool a key: whether all of its entries have a status that `done` (DONE_FOUND or DONE_STORED)
+    calls done.
+    """
+    flags = statuses.translate(done)
+    if shard_count == 1:
+        return [flag == 1 for flag in flags]
+    return [0 not in flags[at : at + shard_count] for at in range(0, len(flags), shard_count)]

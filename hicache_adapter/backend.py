@@ -1,0 +1,343 @@
+"""The class that SGLang builds: its storage interface on top of the client. Imported only where SGLang
+is installed.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from kvstore_client import Client, ConfigError, Pieces
+from kvstore_client.throttle import ThrottledLog
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
+
+from hicache_adapter.config import AdapterConfig
+from hicache_adapter.model_facts import read_model_facts
+from hicache_adapter.page_identity import head_split, is_replicated, page_identity, rank_shards
+from hicache_adapter.page_store import PageStore
+from hicache_adapter.pool_plan import PoolPlan
+from hicache_adapter.sglang_types import KV_POOL, new_storage_metrics, pool_transfer_result
+from hicache_adapter.stats import StatsCollector
+
+logger = logging.getLogger("hicache_adapter")
+
+T = TypeVar("T")
+
+
+class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
+    """kvstore as SGLang's HiCache storage (`--hicache-storage-backend dynamic`).
+
+    The constructor and `register_mem_pool_host` raise ConfigError for settings that can't work, alike on
+    every rank and without having connected to anything. Nothing else raises, ever: an unreachable store
+    answers as an empty one, every call ends within `deadline_ms`, and no memory of SGLang's is written after
+    a call has returned. SGLang calls from several threads at once.
+    """
+
+    def __init__(self, storage_config: Any, kwargs: dict[str, Any] | None = None, **_: Any) -> None:
+        self.storage_config = storage_config
+        self.config = AdapterConfig.from_extra_config(getattr(storage_config, "extra_config", None))
+        if int(getattr(storage_config, "dcp_size", 1) or 1) > 1:
+            raise ConfigError(
+                "dcp-size", "decode context parallelism is not supported; serve this model without it"
+            )
+        self.registered_pools: dict[Any, Any] = {}
+        self.mem_pool_host: Any = None
+        self._client = Client.from_config(self.config.client_config(self._rank_name()))
+        self._log = ThrottledLog(logger)
+        self._stats = StatsCollector() if getattr(storage_config, "enable_storage_metrics", False) else None
+        self._lock = threading.Lock()
+        self._plan: PoolPlan | None = None
+        self._stores: dict[bool, PageStore] = {}  # flat pages? -> store
+        self._refusal: str | None = "no host pool is registered yet"
+        self._closed = False
+
+    # ---- attach and detach (scheduler's main thread)
+    # ------------------------------------------------------------------
+
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        """Learns where the pages lie and what they are. ConfigError when that can't be told."""
+        self.mem_pool_host = mem_pool_host
+        self._stores, self._refusal = {}, None
+        if getattr(mem_pool_host, "kv_buffer", None) is None:
+            self._refuse(
+                f"host pool {type(mem_pool_host).__name__} keeps its KV cache in side pools, "
+                "which are not supported in this release"
+            )
+            return
+        plan = PoolPlan(mem_pool_host, head_split(self.storage_config, mem_pool_host))
+        self._plan = plan
+        for region in plan.regions:
+            if region.fd >= 0:
+                self._client.register_fd(region.address, region.size_bytes, region.fd)
+        try:
+            store = self._store(flat_pages=False)
+        except ConfigError:
+            raise
+        except (
+            ValueError
+        ) as error:  # only this rank sees it: to raise would leave the other ranks waiting for it
+            self._refuse(str(error))
+            return
+        lcm = getattr(self.storage_config, "tp_lcm_size", None)
+        if (
+            lcm
+            and mem_pool_host.layout != "page_head"
+            and not is_replicated(self.storage_config, mem_pool_host)
+        ):
+            logger.warning(
+                "kvstore: tp_lcm_size has no effect with layout %s; use page_head", mem_pool_host.layout
+            )
+        logger.info(
+            "kvstore: %s identity %s %s; %s; shards %s; masters %s; transports %s",
+            self._rank_name(),
+            store.identity_digest,
+            store.identity.summary(),
+            plan.summary,
+            " ".join(str(tuple(shard)) for shard in store.shards),
+            self.config.masters,
+            "+".join(
+                name for name, on in (("same-host", self.config.same_host), ("tcp", self.config.tcp)) if on
+            ),
+        )
+
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        """Takes the KV pool; any other pool turns the backend off, so that no model is ever served
+        from half of its state.
+        """
+        self.registered_pools[host_pool_name] = host_pool
+        if host_pool_name != KV_POOL:
+            name = getattr(host_pool_name, "value", host_pool_name)
+            self._refuse(
+                f"side pool '{name}' ({type(host_pool).__name__}) is not supported in this release, "
+                "and KV pages without it are of no use"
+            )
+
+    def on_host_pools_registered(self) -> None:
+        """Nothing is left to do: pools are taken one by one."""
+
+    def clear(self) -> None:
+        """Makes everything stored under this model's identity unreachable for all instances, in
+        constant time.
+        """
+        self._guard("clear", None, lambda: [store.clear() for store in self._all_stores()])
+
+    def close(self) -> None:
+        """Ends connections and threads and lets SGLang's memory go. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        try:
+            for region in self._plan.regions if self._plan else ():
+                if region.fd >= 0:
+                    self._client.unregister(region.address)
+            self._client.close()
+        except Exception:
+            logger.exception("kvstore: closing failed")
+        self._plan, self._stores, self.mem_pool_host = None, {}, None
+        self.registered_pools = {}
+
+    def get_stats(self) -> Any:
+        """The samples since the last call as StorageMetrics, or None when metrics are off."""
+        if self._stats is None:
+            return None
+        metrics = new_storage_metrics()
+        return None if metrics is None else self._stats.drain_into(metrics)
+
+    # ---- pages in the pool: interface v1 (storage threads)
+    # ------------------------------------------------------------
+
+    def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:
+        """How many pages from the first on are stored completely; what is promised stays for `pin_ms`."""
+        return self._guard("exists", 0, lambda: self._exists(keys))
+
+    def batch_get_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        """Fills the pages; one truth a key. host_indices: int64, page_size slots a key."""
+        return self._guard(
+            "get",
+            _misses(keys),
+            lambda: self._get(keys, self._the_plan().memory(len(keys), host_indices), flat_pages=False),
+        )
+
+    def batch_set_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        """Stores the pages that are absent; one truth a key. host_indices as in batch_get_v1."""
+        return self._guard(
+            "set",
+            _misses(keys),
+            lambda: self._set(
+                keys, self._the_plan().memory(len(keys), host_indices), _depth(extra_info), flat_pages=False
+            ),
+        )
+
+    # ---- flat pages: interface v0
+    # ---------------------------------------------------------------------------------------
+
+    def batch_get(
+        self, keys: Sequence[str], target_locations: Any = None, target_sizes: Any = None
+    ) -> list[Any]:
+        """Fills flat page tensors; each is returned where its page was found, None elsewhere."""
+
+        def get() -> list[Any]:
+            plan = self._the_plan()
+            targets = (
+                list(target_locations) if target_locations is not None else self._new_flat_pages(len(keys))
+            )
+            _same_length(keys, targets)
+            found = self._get(keys, plan.flat_memory(targets), flat_pages=True)
+            return [target if ok else None for target, ok in zip(targets, found, strict=True)]
+
+        return self._guard("get", [None] * _count(keys), get)
+
+    def batch_set(
+        self, keys: Sequence[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None
+    ) -> bool:
+        """Stores flat page tensors. True only if all of them are stored now."""
+
+        def put() -> bool:
+            pages = list(values if values is not None else target_locations)
+            _same_length(keys, pages)
+            return all(self._set(keys, self._the_plan().flat_memory(pages), 0, flat_pages=True))
+
+        return self._guard("set", False, put)
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
+        """One flat page into `target_location` (or a new tensor); None on a miss."""
+        return self.batch_get([key], None if target_location is None else [target_location])[0]
+
+    def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
+        """Stores one flat page."""
+        return self.batch_set([key], [value if value is not None else target_location])
+
+    def exists(self, key: str) -> bool:
+        """Whether the page is stored completely."""
+        return self.batch_exists([key]) == 1
+
+    # ---- side pools: interface v2
+    # -----------------------------------------------------------------------------------------
+
+    def batch_exists_v2(self, keys: Sequence[str], pool_transfers: Any = None, extra_info: Any = None) -> Any:
+        """The KV pool's answer; nothing as soon as a side pool is asked for."""
+        hit = self.batch_exists(keys) if not pool_transfers else 0
+        return pool_transfer_result(hit)
+
+    def batch_get_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
+        """Misses for every key of every pool."""
+        return {transfer.name: _misses(transfer.keys) for transfer in transfers or ()}
+
+    def batch_set_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
+        """Failures for every key of every pool."""
+        return {transfer.name: _misses(transfer.keys) for transfer in transfers or ()}
+
+    # ---- for people
+    # --------------------------------------------------------------------------------------------------------
+    # -
+
+    def counters(self) -> dict[str, int]:
+        """The client's counters."""
+        return self._client.stats()
+
+    # ---- inside --------------------------------------------------------------------------------------------
+    # -----------------
+
+    def _exists(self, keys: Sequence[str]) -> int:
+        return self._store(flat_pages=self._uses_flat_pages()).exists(keys)
+
+    def _get(self, keys: Sequence[str], memory: Pieces, *, flat_pages: bool) -> list[bool]:
+        started = time.perf_counter()
+        found = self._store(flat_pages).get(keys, memory)
+        if self._stats is not None and (pages := sum(found)):
+            self._stats.prefetched(pages, pages * self._page_bytes(), time.perf_counter() - started)
+        return found
+
+    def _set(self, keys: Sequence[str], memory: Pieces, depth: int, *, flat_pages: bool) -> list[bool]:
+        started = time.perf_counter()
+        stored = self._store(flat_pages).put(keys, memory, depth)
+        if self._stats is not None and (pages := sum(stored)):
+            self._stats.backed_up(pages, pages * self._page_bytes(), time.perf_counter() - started)
+        return stored
+
+    def _page_bytes(self) -> int:
+        return sum(self._the_plan().object_bytes)
+
+    def _uses_flat_pages(self) -> bool:
+        extra_config = getattr(self.storage_config, "extra_config", None) or {}
+        return not extra_config.get("interface_v1", 0)
+
+    def _store(self, flat_pages: bool) -> PageStore:
+        with self._lock:
+            store = self._stores.get(flat_pages)
+            if store is None:
+                config, pool = self.storage_config, self.mem_pool_host
+                identity = page_identity(config, pool, self.config, read_model_facts(), flat_pages=flat_pages)
+                store = PageStore(self._client, identity, rank_shards(config, pool), self.config, self._log)
+                self._stores[flat_pages] = store
+            return store
+
+    def _all_stores(self) -> list[PageStore]:
+        self._store(self._uses_flat_pages())
+        with self._lock:
+            return list(self._stores.values())
+
+    def _the_plan(self) -> PoolPlan:
+        plan = self._plan
+        if plan is None:
+            raise ValueError("no host pool is registered")
+        return plan
+
+    def _new_flat_pages(self, count: int) -> list[Any]:
+        return [self.mem_pool_host.get_dummy_flat_data_page() for _ in range(count)]
+
+    def _guard(self, verb: str, miss: T, call: Callable[[], T]) -> T:
+        """What `call` answers, or `miss` when the backend is off or anything goes wrong."""
+        if self._closed or self._refusal is not None:
+            return miss
+        try:
+            return call()
+        except Exception as error:
+            self._log.log(
+                logging.ERROR,
+                f"{verb} {type(error).__name__}",
+                "kvstore: %s failed: %s",
+                verb,
+                error,
+                exc_info=True,
+            )
+            return miss
+
+    def _refuse(self, reason: str) -> None:
+        if self._refusal != reason:
+            logger.error("kvstore: %s; nothing is stored or loaded on %s", reason, self._rank_name())
+        self._refusal = reason
+
+    def _rank_name(self) -> str:
+        config = self.storage_config
+        ranks = (
+            (name, getattr(config, f"{name}_rank", 0), getattr(config, f"{name}_size", 1))
+            for name in ("tp", "pp", "attn_cp")
+        )
+        return "sglang " + " ".join(f"{name} {rank}/{size}" for name, rank, size in ranks)
+
+
+def _count(keys: Any) -> int:
+    try:
+        return len(keys)
+    except TypeError:
+        return 0
+
+
+def _misses(keys: Any) -> list[bool]:
+    return [False] * _count(keys)
+
+
+def _same_length(keys: Sequence[str], pages: Sequence[Any]) -> None:
+    if len(keys) != len(pages):
+        raise ValueError(f"{len(keys)} keys came with {len(pages)} pages")
+
+
+def _depth(extra_info: Any) -> int:
+    """Position of the batch in its prefix chain, where SGLang passes the keys before it (0.5.9 and
+    older pass a tuple).
+    """
+    prefix_keys = getattr(extra_info, "prefix_keys", None)
+    return len(prefix_keys) if isinstance(prefix_keys, list) else 0

@@ -1,0 +1,141 @@
+"""From SGLang's configuration and host pool to our identity and shards: which pages may be shared, and
+which part this rank holds.
+"""
+
+from typing import Any
+
+from kvstore_client.errors import ConfigError
+from kvstore_client.identity import Identity
+from kvstore_client.keys import Shard
+
+from hicache_adapter.config import AdapterConfig
+from hicache_adapter.model_facts import ModelFacts
+
+LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
+
+_DTYPE_ALIASES = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "half": "float16",
+    "fp32": "float32",
+    "float": "float32",
+    "float8_e4m3fn": "fp8_e4m3",
+    "float8_e5m2": "fp8_e5m2",
+    "fp8": "fp8_e4m3",
+}
+
+
+def is_replicated(storage_config: Any, pool: Any) -> bool:
+    """Whether all TP ranks hold the same bytes (MLA)."""
+    return bool(getattr(storage_config, "is_mla_model", False)) or hasattr(pool, "kv_lora_rank")
+
+
+def page_identity(
+    storage_config: Any, pool: Any, config: AdapterConfig, facts: ModelFacts, *, flat_pages: bool
+) -> Identity:
+    """The identity of this pool's pages. ConfigError where it can't be told; the same on every rank.
+
+    `flat_pages`: the bytes come through get_data_page (interface v0), whose order differs from the pool's own
+    for layer_first MHA.
+    """
+    store_dtype = str(pool.dtype).removeprefix("torch.")
+    replicated = is_replicated(storage_config, pool)
+    if replicated:
+        row_dim = getattr(pool, "kv_cache_dim", None) or pool.kv_lora_rank + pool.qk_rope_head_dim
+        geometry = {"row_dim": int(row_dim)}
+    else:
+        heads = int(pool.head_num) * int(getattr(storage_config, "tp_size", 1))
+        head_dim = int(pool.head_dim)
+        v_head_dim = int(getattr(pool, "v_head_dim", None) or head_dim)
+        geometry = {"head_count": heads, "head_dim": head_dim, "v_head_dim": v_head_dim}
+    draft_layers = int(pool.layer_num) - int(getattr(pool, "target_layer_num", None) or pool.layer_num)
+    return Identity(
+        model=str(getattr(storage_config, "model_name", None) or ""),
+        revision=config.revision or facts.revision,
+        kv_dtype=_logical_dtype(store_dtype, config, facts),
+        store_dtype=store_dtype,
+        pool_class=type(pool).__name__,
+        byte_order="layer_first/flat"
+        if flat_pages and pool.layout == "layer_first" and not replicated
+        else pool.layout,
+        page_size=int(pool.page_size),
+        draft_layer_count=draft_layers,
+        draft_model=facts.draft_model if draft_layers else "",
+        quantization=facts.quantization,
+        model_overrides=facts.model_overrides,
+        tag=config.tag,
+        **geometry,
+    )
+
+
+def _logical_dtype(store_dtype: str, config: AdapterConfig, facts: ModelFacts) -> str:
+    """What the bytes mean. fp8 pools store uint8, and e4m3 read as e5m2 is garbage of the right size."""
+    if config.kv_dtype:
+        return _DTYPE_ALIASES.get(config.kv_dtype, config.kv_dtype)
+    if store_dtype not in ("uint8", "int8"):
+        return _DTYPE_ALIASES.get(store_dtype, store_dtype)
+    if not facts.kv_cache_dtype:
+        raise ConfigError(
+            "kv_dtype",
+            f"SGLang stores the KV cache as {store_dtype} and does not say what it means; "
+            'put "kv_dtype": "fp8_e4m3" (or what --kv-cache-dtype is) into the extra config',
+        )
+    dtype = _DTYPE_ALIASES.get(facts.kv_cache_dtype, facts.kv_cache_dtype)
+    return f"{dtype}/{facts.accelerator}" if facts.accelerator else dtype
+
+
+def head_split(storage_config: Any, pool: Any) -> int:
+    """Into how many head groups this rank's share is cut, so that fleets of other TP sizes find theirs
+    (`tp_lcm_size`).
+    """
+    lcm = _lcm_size(storage_config, pool)
+    tp_size = int(getattr(storage_config, "tp_size", 1))
+    if lcm is None:
+        return 1
+    if lcm % tp_size:
+        raise ConfigError("tp_lcm_size", f"{lcm} is not a multiple of tp_size {tp_size}")
+    split = lcm // tp_size
+    if int(pool.head_num) % split:
+        raise ConfigError(
+            "tp_lcm_size",
+            f"{lcm} cuts the {pool.head_num} KV heads of a rank (tp_size {tp_size}) into {split} groups, "
+            "which does not come out even; "
+            f"use a tp_lcm_size of at most {int(pool.head_num) * tp_size}",
+        )
+    return split
+
+
+def _lcm_size(storage_config: Any, pool: Any) -> int | None:
+    """tp_lcm_size where it has a meaning: head groups are whole only in page_head."""
+    lcm = getattr(storage_config, "tp_lcm_size", None)
+    if not lcm or is_replicated(storage_config, pool) or pool.layout != "page_head":
+        return None
+    return int(lcm)
+
+
+def rank_shards(storage_config: Any, pool: Any) -> tuple[Shard, ...]:
+    """What this rank holds of each page: one shard, or one a head group, in the order of the pool's head
+    groups.
+
+    ValueError when pipeline stages can't be told apart: then this rank must not touch the store.
+    """
+    pp_size, pp_rank = int(getattr(storage_config, "pp_size", 1)), int(getattr(storage_config, "pp_rank", 0))
+    layer_start = int(getattr(pool, "start_layer", None) or 0)
+    if pp_size > 1 and pp_rank > 0 and layer_start == 0:
+        raise ValueError(
+            f"the host pool of pipeline stage {pp_rank} of {pp_size} does not say which layers it holds"
+        )
+    common = {
+        "layer_start": layer_start,
+        "layer_count": int(pool.layer_num),
+        "token_part": int(getattr(storage_config, "attn_cp_rank", 0)),
+        "token_parts": max(1, int(getattr(storage_config, "attn_cp_size", 1))),
+    }
+    if is_replicated(storage_config, pool):
+        return (Shard(**common),)
+    split = head_split(storage_config, pool)
+    tp_rank, tp_size = int(getattr(storage_config, "tp_rank", 0)), int(getattr(storage_config, "tp_size", 1))
+    groups = split * tp_size
+    return tuple(
+        Shard(head_group=tp_rank * split + part, head_groups=groups, **common) for part in range(split)
+    )

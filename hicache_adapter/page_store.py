@@ -1,0 +1,144 @@
+"""Pages of one identity, as one rank sees them: hex keys and memory in, truths out."""
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+from kvstore_client import Client, Identity, Pieces, Shard, _native
+from kvstore_client.keys import POOL_KV
+from kvstore_client.objects import DONE_FOUND, DONE_STORED, key_truths
+from kvstore_client.throttle import ThrottledLog
+from kvstore_client.wire import Status
+
+from hicache_adapter.config import AdapterConfig
+
+logger = logging.getLogger("hicache_adapter")
+
+_USUAL = frozenset((Status.OK, Status.MISS, Status.EXISTS))
+_CLEAR_RETRY_S = 1.0
+
+
+class PageStore:
+    """Any thread may call. No call outlasts the configured deadline; none raises for what the network
+    or a peer does.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        identity: Identity,
+        shards: Sequence[Shard],
+        config: AdapterConfig,
+        log: ThrottledLog,
+    ) -> None:
+        self.identity = identity
+        self.identity_digest = hashlib.sha256(identity.canonical()).hexdigest()[:12]
+        self.shards = tuple(shards)
+        self._client = client
+        self._namespace = client.namespace(identity)
+        self._pages = self._namespace.pages(POOL_KV, shards)
+        self._deadline_ms = config.deadline_ms
+        self._log = log
+        self._lock = threading.Lock()
+        self._greeted = False
+        self._clear_owed = False
+        self._clear_retry_at = 0.0
+
+    def exists(self, keys: Sequence[str]) -> int:
+        """Length of the leading run that is stored completely and pinned."""
+        if not keys or not self._clear_is_done():
+            return 0
+        run = self._pages.prefix_exists_hashes(_native.hex_hashes(list(keys)), deadline_ms=self._deadline_ms)
+        if run:
+            self._greet()
+        return run
+
+    def get(self, keys: Sequence[str], memory: Pieces) -> list[bool]:
+        """Fills the memory; one truth a key."""
+        if not keys or not self._clear_is_done():
+            return [False] * len(keys)
+        statuses = self._pages.get_pieces(
+            _native.hex_hashes(list(keys)), memory, deadline_ms=self._deadline_ms
+        )
+        return self._truths("get", keys, statuses, DONE_FOUND)
+
+    def put(self, keys: Sequence[str], memory: Pieces, depth: int) -> list[bool]:
+        """Stores what is absent; one truth a key."""
+        if not keys or not self._clear_is_done():
+            return [False] * len(keys)
+        hashes = _native.hex_hashes(list(keys))
+        statuses = self._pages.put_pieces(hashes, memory, deadline_ms=self._deadline_ms, depth=depth)
+        return self._truths("set", keys, statuses, DONE_STORED)
+
+    def clear(self) -> bool:
+        """Bumps the epoch. Where no master can be reached the debt is remembered, and until it is paid the
+        store answers as empty: pages that were to be cleared must not come back with the network.
+        """
+        done = self._namespace.clear(deadline_ms=self._deadline_ms)
+        with self._lock:
+            self._clear_owed = not done
+            self._clear_retry_at = time.monotonic() + _CLEAR_RETRY_S
+        if done:
+            logger.info(
+                "kvstore: cleared, namespace %s epoch %d", self._namespace.namespace_id, self._namespace.epoch
+            )
+        else:
+            self._log.log(
+                logging.ERROR,
+                "clear",
+                "kvstore: clear did not reach a master; nothing is loaded until it has",
+            )
+        return done
+
+    def _clear_is_done(self) -> bool:
+        with self._lock:
+            if not self._clear_owed:
+                return True
+            if time.monotonic() < self._clear_retry_at:
+                return False
+            self._clear_retry_at = float("inf")  # one thread tries
+        return self.clear()
+
+    def _truths(self, verb: str, keys: Sequence[str], statuses: bytes, done: bytes) -> list[bool]:
+        truths = key_truths(statuses, done, len(self.shards))
+        if len(truths) != len(keys):
+            raise RuntimeError(f"{len(keys)} keys were answered with {len(statuses)} statuses")
+        unusual = set(statuses) - _USUAL
+        if unusual:
+            codes = ", ".join(f"{statuses.count(code)} x {_status_name(code)}" for code in sorted(unusual))
+            self._log.log(
+                logging.WARNING,
+                f"{verb} {sorted(unusual)}",
+                "kvstore: %s: %s of %d objects",
+                verb,
+                codes,
+                len(statuses),
+            )
+        else:
+            self._greet()
+        return truths
+
+    def _greet(self) -> None:
+        """Once, when a master has answered: what the operator compares between two instances that
+        should share.
+        """
+        if self._greeted or not self._namespace.namespace_id:
+            return
+        self._greeted = True
+        segments = self._client.segments()
+        logger.info(
+            "kvstore: connected; identity %s namespace %s epoch %d; %d segments",
+            self.identity_digest,
+            self._namespace.namespace_id,
+            self._namespace.epoch,
+            len(segments),
+        )
+
+
+def _status_name(code: int) -> str:
+    try:
+        return Status(code).name
+    except ValueError:
+        return f"status {code}"

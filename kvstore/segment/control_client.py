@@ -1,0 +1,208 @@
+"""Keeps the segment attached to a master, for ever: finds one, attaches, beats, and begins again when it is
+lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+
+from kvstore.common.logs import log_event
+from kvstore.segment.attach_session import AttachableStore, AttachSession, Registration
+from kvstore.segment.backoff import Backoff
+from kvstore.segment.errors import RegistrationRefused
+from kvstore.segment.heartbeat import Heartbeat, HeartbeatCounters
+from kvstore.segment.journal_pump import JournalProtocolError, JournalPump
+
+logger = logging.getLogger(__name__)
+
+_CHANNEL_OPTIONS = (
+    # Each channel its own TCP connection: heartbeats must not share one with bulk.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A master that hangs or a link that is cut ends an idle stream within 8 s; masters refuse pings that come
+    # more often than every 5 s.
+    ("grpc.keepalive_time_ms", 6_000),
+    ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Our own back-off decides when to try again; gRPC's would add its own minute to it.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.max_receive_message_length", 8 << 20),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+class ControlClient:
+    """Attaches `store` to one of `masters` (host:port) and keeps it so.
+
+    `run` ends only by `leave` or cancellation.
+    """
+
+    def __init__(
+        self,
+        masters: Sequence[str],
+        registration: Registration,
+        store: AttachableStore,
+        stats: Callable[[], dict[str, int]],
+        *,
+        backoff: Backoff | None = None,
+        pump: JournalPump | None = None,
+    ) -> None:
+        if not masters:
+            raise ValueError("masters is empty: a segment needs at least one control address")
+        self._masters = list(masters)
+        self._registration = registration
+        self._store = store
+        self._stats = stats
+        self._backoff = backoff or Backoff()
+        self.pump = pump or JournalPump(store)
+        self._session: AttachSession | None = None
+        self._leaving = asyncio.Event()
+        self._streaming: asyncio.Task[None] | None = None
+        self._attached = asyncio.Event()
+        self._complaint = ""
+        self._cluster_id = b""
+        self.master = ""
+        self.attaches = 0
+        self.heartbeats = HeartbeatCounters()
+
+    @property
+    def attached(self) -> bool:
+        """True while a master has us registered on a live stream."""
+        return self._attached.is_set()
+
+    @property
+    def complaint(self) -> str:
+        """Why the last attempt to attach failed; empty while attached."""
+        return self._complaint
+
+    async def wait_attached(self, timeout_s: float) -> bool:
+        """Waits until attached; False after `timeout_s`."""
+        try:
+            await asyncio.wait_for(self._attached.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    def leave(self, reason: str) -> None:
+        """Tells the master goodbye, if one is attached, and ends `run`."""
+        self._leaving.set()
+        if self._session is not None and self.attached:
+            self._session.leave(reason)
+        elif self._streaming is not None:
+            self._streaming.cancel()
+
+    async def run(self) -> None:
+        """Goes round the masters until `leave`.
+
+        ClusterChanged is all that it raises for what a master does.
+        """
+        turn = 0
+        while not self._leaving.is_set():
+            master = self._masters[turn % len(self._masters)]
+            turn += 1
+            try:
+                await self._attach(master)
+                reason = "the stream ended"
+            except (
+                grpc.RpcError,
+                OSError,
+                asyncio.TimeoutError,
+                RegistrationRefused,
+                JournalProtocolError,
+            ) as error:
+                reason = _describe(error)
+            finally:
+                self._detached()
+            if self._leaving.is_set():
+                return
+            if reason != self._complaint:
+                log_event(logger, logging.WARNING, "not attached, trying on", master=master, reason=reason)
+            self._complaint = reason
+            await self._pause()
+
+    async def _attach(self, master: str) -> None:
+        async with (
+            grpc.aio.insecure_channel(master, options=_CHANNEL_OPTIONS) as bulk_channel,
+            grpc.aio.insecure_channel(master, options=_CHANNEL_OPTIONS) as beat_channel,
+        ):
+            heartbeat = Heartbeat(
+                beat_channel,
+                self._registration.segment_id,
+                self._registration.pool_id,
+                self._stats,
+                self.heartbeats,
+            )
+            beating: asyncio.Task[None] | None = None
+
+            def on_registered(registered: Any) -> None:
+                nonlocal beating
+                interval_s = max(registered.heartbeat_interval_ms, 50) / 1000
+                beating = asyncio.create_task(heartbeat.run(interval_s), name="heartbeat")
+                # The master has forgotten us (it restarted, or took us for dead): this stream is worth
+                # nothing now.
+                beating.add_done_callback(lambda task: None if task.cancelled() else streaming.cancel())
+                self._on_registered(master, registered)
+
+            session = AttachSession(
+                bulk_channel, self._registration, self._store, self.pump, on_registered, self._cluster_id
+            )
+            streaming = asyncio.create_task(session.run(), name="attach")
+            self._session, self._streaming = session, streaming
+            try:
+                await streaming
+            except asyncio.CancelledError:
+                if self._leaving.is_set():
+                    return
+                if beating is None or not beating.done():
+                    raise
+                beating.result()
+                raise RegistrationRefused(
+                    "the master no longer knows this segment; attaching again"
+                ) from None
+            finally:
+                self._session = self._streaming = None
+                for task in (streaming, beating):
+                    if task is not None:
+                        task.cancel()
+                await asyncio.gather(streaming, *([beating] if beating else []), return_exceptions=True)
+
+    def _on_registered(self, master: str, registered: Any) -> None:
+        self.master = master
+        self._cluster_id = registered.cluster_id
+        self.attaches += 1
+        self._complaint = ""
+        self._backoff.reset()
+        self._attached.set()
+        log_event(
+            logger,
+            logging.INFO,
+            "attached",
+            master=master,
+            segment_index=registered.segment_index,
+            durable_seq=registered.durable_seq,
+            journal=self.pump.state.value,
+        )
+
+    def _detached(self) -> None:
+        if self._attached.is_set():
+            self._attached.clear()
+            log_event(logger, logging.WARNING, "master lost", master=self.master)
+
+    async def _pause(self) -> None:
+        try:
+            await asyncio.wait_for(self._leaving.wait(), self._backoff.next_delay_s())
+        except asyncio.TimeoutError:
+            return
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return str(error) or type(error).__name__

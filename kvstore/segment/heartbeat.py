@@ -1,0 +1,81 @@
+"""Heartbeats: their own channel and task, so that they never wait behind journal or inventory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc
+
+from kvstore.v1 import control_pb2 as pb
+from kvstore.v1 import control_pb2_grpc
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_TIMEOUT_S = 1.0
+
+
+@dataclass
+class HeartbeatCounters:
+    """Since the process began, over every attachment."""
+
+    sent: int = 0
+    failed: int = 0
+
+
+class Heartbeat:
+    """Beats for one attachment.
+
+    `run` returns when the master no longer knows the segment, else goes on until cancelled.
+    """
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        segment_id: bytes,
+        pool_id: bytes,
+        stats: Callable[[], dict[str, int]],
+        counters: HeartbeatCounters,
+    ) -> None:
+        self._stub = control_pb2_grpc.ControlStub(channel)
+        self._segment_id = segment_id
+        self._pool_id = pool_id
+        self._stats = stats
+        self._counters = counters
+
+    async def run(self, interval_s: float) -> None:
+        """Beats every `interval_s` seconds; an answer that takes longer delays the next beat, never doubles
+        it.
+        """
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            if not await self._beat():
+                return
+            # From the due time, not from now: a slow answer does not stretch the rhythm.
+            due = max(due + interval_s, loop.time())
+            await asyncio.sleep(due - loop.time())
+
+    async def _beat(self) -> bool:
+        stats = self._stats()
+        request = pb.HeartbeatRequest(
+            segment_id=self._segment_id,
+            pool_id=self._pool_id,
+            used_bytes=stats["used_bytes"],
+            object_count=stats["object_count"],
+            pinned_bytes=stats["pinned_bytes"],
+            quarantined_slots=stats["quarantined_slots"],
+            digest_mismatches=stats["digest_mismatches"],
+            evicted_objects=stats["evicted_objects"],
+        )
+        self._counters.sent += 1
+        try:
+            reply = await self._stub.Heartbeat(request, timeout=HEARTBEAT_TIMEOUT_S)
+        except grpc.RpcError as error:
+            # The attach stream decides whether the master is lost; a lost beat is only counted.
+            self._counters.failed += 1
+            logger.debug("heartbeat not answered: %s", error)
+            return True
+        return bool(reply.known)

@@ -1,0 +1,77 @@
+"""Prometheus metrics of a segment, read from the native counters when they are scraped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+_STORE_GAUGES = {
+    "capacity_bytes": "Size of the page pool.",
+    "used_bytes": "Bytes of the pool in use.",
+    "object_count": "Objects that can be read.",
+    "pinned_bytes": "Bytes that pins keep from eviction.",
+    "slots_free": "Slots of the table that hold nothing.",
+    "quarantined_slots": "Slots taken out of service because their bytes went bad.",
+    "journal_backlog": "Journal entries that no master has confirmed yet.",
+}
+_STORE_COUNTERS = {
+    "puts": "Objects written.",
+    "put_bytes": "Bytes written.",
+    "gets": "Objects read.",
+    "get_bytes": "Bytes read.",
+    "misses": "Reads of objects that are not here.",
+    "exists_hits": "Existence probes that found their object.",
+    "evicted_objects": "Objects evicted.",
+    "evicted_bytes": "Bytes evicted.",
+    "digest_mismatches": "Objects whose bytes did not match their digest: refused at put, or quarantined.",
+    "conflicts": "Puts of a key that is there with another length.",
+    "no_space": "Puts refused because nothing could be evicted in time.",
+    "not_committed": "Puts whose directory entry was not durable in time.",
+    "journal_overflows": "Times the journal grew past its bound, so that an inventory had to be sent.",
+}
+_SERVER_GAUGES = {"connections": "Client connections open now."}
+_SERVER_COUNTERS = {
+    "connections_total": "Client connections accepted.",
+    "requests": "Requests served.",
+    "bad_requests": "Requests refused as malformed.",
+    "refused_connections": "Connections refused over the limit.",
+    "unauthorized": "Connections refused for a wrong token.",
+}
+_CONTROL_GAUGES = {
+    "attached": "1 while a master has this segment registered.",
+    "journal_sent_seq": "Last journal entry sent to the master.",
+    "journal_durable_seq": "Last journal entry the master confirmed.",
+}
+_CONTROL_COUNTERS = {
+    "attaches": "Times this segment attached to a master.",
+    "heartbeats_sent": "Heartbeats sent.",
+    "heartbeats_failed": "Heartbeats that no master answered.",
+    "inventories_sent": "Times the whole content was announced instead of the journal.",
+    "journal_gaps": "Holes in the journal, each mended by an inventory.",
+}
+
+Stats = Callable[[], dict[str, int]]
+
+
+class SegmentCollector(Collector):
+    """Turns the three `stats()` of a segment into metric families; a name that a build lacks is left out."""
+
+    def __init__(self, store: Stats, server: Stats, control: Stats) -> None:
+        self._sources = (
+            (store, "kvstore_segment_", _STORE_GAUGES, _STORE_COUNTERS),
+            (server, "kvstore_segment_data_port_", _SERVER_GAUGES, _SERVER_COUNTERS),
+            (control, "kvstore_segment_control_", _CONTROL_GAUGES, _CONTROL_COUNTERS),
+        )
+
+    def collect(self) -> Iterator[Metric]:
+        for read, prefix, gauges, counters in self._sources:
+            values = read()
+            for name, text in gauges.items():
+                if name in values:
+                    yield GaugeMetricFamily(prefix + name, text, value=values[name])
+            for name, text in counters.items():
+                if name in values:
+                    yield CounterMetricFamily(prefix + name.removesuffix("_total"), text, value=values[name])

@@ -1,0 +1,58 @@
+"""Runs a segment as a process: until SIGTERM or SIGINT, then out in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+
+from kvstore.common.logs import log_event
+from kvstore.segment.config import SegmentSettings
+from kvstore.segment.errors import ClusterChanged
+from kvstore.segment.server import SegmentServer
+
+logger = logging.getLogger(__name__)
+
+
+async def run(settings: SegmentSettings, on_listening: Callable[[SegmentServer], None] | None = None) -> None:
+    """Serves until a signal. `on_listening` is called each time that every port is bound.
+
+    SegmentStartError when it can't start.
+    """
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    while not stopping.is_set():
+        try:
+            await _serve(settings, stopping, on_listening)
+        except ClusterChanged as error:
+            # Namespace epochs may begin again there: an object that was cleared could come back to life.
+            log_event(
+                logger,
+                logging.WARNING,
+                "another cluster, starting over with an empty pool",
+                reason=str(error),
+            )
+
+
+async def _serve(
+    settings: SegmentSettings, stopping: asyncio.Event, on_listening: Callable[[SegmentServer], None] | None
+) -> None:
+    """One life of the pool."""
+    server = SegmentServer(settings)
+    await server.start()
+    failed = asyncio.create_task(server.failed())
+    stopped = asyncio.create_task(stopping.wait())
+    try:
+        if on_listening is not None:
+            on_listening(server)
+        await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if failed.done():
+            failed.result()
+    finally:
+        failed.cancel()
+        stopped.cancel()
+        await server.stop()
+        log_event(logger, logging.INFO, "segment stopped", segment_id=server.segment_id)

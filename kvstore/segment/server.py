@@ -1,0 +1,261 @@
+"""The segment server: pool, data port, control client and status page, started and stopped in the right
+order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvstore_client._native import DataServer, SegmentStore
+from prometheus_client import CollectorRegistry
+
+from kvstore.common.http_endpoint import HttpEndpoint
+from kvstore.common.logs import log_event
+from kvstore.segment.attach_session import Registration
+from kvstore.segment.capacity import capacity_of, format_size
+from kvstore.segment.config import WILDCARD_HOSTS, SegmentSettings
+from kvstore.segment.control_client import ControlClient
+from kvstore.segment.errors import SegmentStartError
+from kvstore.segment.identity import SegmentIdentity, new_pool_id
+from kvstore.segment.metrics import SegmentCollector
+from kvstore.segment.socket_path import default_unix_path, prepare_unix_path
+
+logger = logging.getLogger(__name__)
+
+LEAVE_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True)
+class SegmentAddresses:
+    """Where a running segment is reached."""
+
+    host: str
+    port: int
+    advertise_host: str
+    unix_path: str
+    http_port: int
+
+
+class SegmentServer:
+    """One segment in this process. `start`, then `stop`; both from one event loop, once."""
+
+    def __init__(self, settings: SegmentSettings) -> None:
+        self._settings = settings
+        self._undo = contextlib.AsyncExitStack()
+        self._control: ControlClient | None = None
+        self._controlling: asyncio.Task[None] | None = None
+        self._store: SegmentStore | None = None
+        self._addresses: SegmentAddresses | None = None
+        self.segment_id = b""
+        self.pool_id = b""
+
+    @property
+    def addresses(self) -> SegmentAddresses:
+        assert self._addresses is not None, "the segment has not been started"
+        return self._addresses
+
+    @property
+    def control(self) -> ControlClient:
+        assert self._control is not None, "the segment has not been started"
+        return self._control
+
+    @property
+    def store(self) -> SegmentStore:
+        assert self._store is not None, "the segment has not been started"
+        return self._store
+
+    async def start(self) -> None:
+        """Binds, allocates, serves, and begins to look for a master; does not wait for one.
+
+        SegmentStartError on failure.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._undo.aclose()
+            raise
+
+    async def wait_attached(self, timeout_s: float) -> bool:
+        return await self.control.wait_attached(timeout_s)
+
+    async def failed(self) -> None:
+        """Returns never, or raises what ended the control client: the process should end too."""
+        assert self._controlling is not None, "the segment has not been started"
+        await asyncio.shield(self._controlling)
+
+    async def stop(self, reason: str = "shutting down") -> None:
+        """Says goodbye to the master, closes every connection, frees the pool. Idempotent."""
+        if self._controlling is not None and self._control is not None:
+            self._control.leave(reason)
+            await asyncio.wait({self._controlling}, timeout=LEAVE_TIMEOUT_S)
+        await self._undo.aclose()
+
+    async def _start(self) -> None:
+        settings = self._settings
+        identity = self._undo.enter_context(SegmentIdentity(settings.data_dir))
+        self.segment_id = identity.segment_id
+        self.pool_id = new_pool_id()
+        unix_path = self._unix_path(identity.segment_id)
+
+        store = await self._open_store()
+        self._store = store
+        self._undo.push_async_callback(asyncio.to_thread, store.close)
+        server = await self._open_data_port(store, unix_path)
+        # Stopping joins threads that may be answering a long request: not on the event loop.
+        self._undo.push_async_callback(asyncio.to_thread, server.stop)
+
+        advertise_host = settings.advertise_host or _reachable_host(settings.host, settings.masters[0])
+        control = ControlClient(
+            settings.masters,
+            Registration(
+                segment_id=self.segment_id,
+                pool_id=self.pool_id,
+                host=advertise_host,
+                tcp_port=settings.advertise_port or server.tcp_port,
+                unix_path=unix_path,
+                capacity_bytes=store.stats()["capacity_bytes"],
+                token=settings.token.get_secret_value(),
+            ),
+            store,
+            store.stats,
+        )
+        http_port = await self._open_status_page(store, server, control)
+        self._control = control
+        self._controlling = asyncio.create_task(control.run(), name="control-client")
+        self._undo.push_async_callback(_end_task, self._controlling)
+        self._addresses = SegmentAddresses(
+            settings.host, server.tcp_port, advertise_host, unix_path, http_port
+        )
+        log_event(
+            logger,
+            logging.INFO,
+            "segment listening",
+            segment_id=self.segment_id,
+            pool_id=self.pool_id,
+            data=f"{settings.host}:{server.tcp_port}",
+            advertised=f"{advertise_host}:{settings.advertise_port or server.tcp_port}",
+            unix=unix_path or "off",
+            http=f"{settings.http_host}:{http_port}" if http_port >= 0 else "off",
+            capacity_bytes=store.stats()["capacity_bytes"],
+        )
+
+    def _unix_path(self, segment_id: bytes) -> str:
+        choice = self._settings.unix_path
+        if choice in ("off", ""):
+            return ""
+        path = default_unix_path(segment_id) if choice == "auto" else Path(choice)
+        prepare_unix_path(path, private=choice == "auto")
+        return str(path)
+
+    async def _open_store(self) -> SegmentStore:
+        settings = self._settings
+        capacity_bytes = capacity_of(settings.capacity)
+        try:
+            # Touching every page of a large pool takes seconds.
+            return await asyncio.to_thread(
+                lambda: SegmentStore(
+                    capacity_bytes=capacity_bytes,
+                    pool_id=self.pool_id,
+                    object_bytes_min=settings.object_bytes_min,
+                    high_watermark=settings.high_watermark,
+                    low_watermark=settings.low_watermark,
+                    eviction_policy=settings.eviction_policy,
+                    pinned_fraction_max=settings.pinned_fraction_max,
+                    lock_memory=settings.lock_memory,
+                )
+            )
+        except (MemoryError, OSError, ValueError) as error:
+            raise SegmentStartError(
+                f"the pool of {format_size(capacity_bytes)} can't be made: {error}"
+            ) from error
+
+    async def _open_data_port(self, store: SegmentStore, unix_path: str) -> DataServer:
+        settings = self._settings
+        try:
+            return DataServer(
+                store,
+                tcp_host=settings.host,
+                tcp_port=settings.port,
+                unix_path=unix_path,
+                token=settings.token.get_secret_value(),
+                connections_max=settings.connections_max,
+            )
+        except OSError as error:
+            raise SegmentStartError(
+                f"the data port {settings.host}:{settings.port} can't be opened ({error}): "
+                "stop what listens there, or choose another with --port (0 picks a free one)"
+            ) from error
+
+    async def _open_status_page(self, store: SegmentStore, server: DataServer, control: ControlClient) -> int:
+        settings = self._settings
+        if settings.http_port < 0:
+            return -1
+        registry = CollectorRegistry()
+        registry.register(SegmentCollector(store.stats, server.stats, lambda: control_stats(control)))
+        endpoint = HttpEndpoint(settings.http_host, settings.http_port, registry, lambda: readiness(control))
+        try:
+            await endpoint.start()
+        except OSError as error:
+            raise SegmentStartError(
+                f"the status page {settings.http_host}:{settings.http_port} can't be opened "
+                f"({error.strerror}): "
+                "choose another port with --http-port (0 picks a free one, -1 turns it off)"
+            ) from error
+        self._undo.push_async_callback(endpoint.stop)
+        return endpoint.port
+
+
+def control_stats(control: ControlClient) -> dict[str, int]:
+    """What the metrics tell of the attachment to the master."""
+    return {
+        "attached": int(control.attached),
+        "journal_sent_seq": control.pump.sent_seq,
+        "journal_durable_seq": control.pump.durable_seq,
+        "attaches": control.attaches,
+        "heartbeats_sent": control.heartbeats.sent,
+        "heartbeats_failed": control.heartbeats.failed,
+        "inventories_sent": control.pump.inventories_sent,
+        "journal_gaps": control.pump.gaps,
+    }
+
+
+def readiness(control: ControlClient) -> tuple[bool, str]:
+    """(ready, why): a segment is of use once a master has it registered."""
+    if control.attached:
+        return True, "ready"
+    return False, f"not attached to a master: {control.complaint or 'connecting'}"
+
+
+async def _end_task(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _reachable_host(host: str, master: str) -> str:
+    """The address to advertise: `host`, or for a wildcard the address of the interface that leads to the
+    master.
+    """
+    if host not in WILDCARD_HOSTS:
+        return host
+    master_host, _, master_port = master.rpartition(":")
+    master_host = master_host.strip("[]")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            master_host, int(master_port), type=socket.SOCK_DGRAM
+        )[0]
+        # Connecting a datagram socket sends nothing: it only asks the kernel for the route.
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise SegmentStartError(
+            f"no route to master {master} ({error.strerror or error}), so the address that clients reach "
+            "this segment "
+            "at is unknown: give it with --advertise-host"
+        ) from error

@@ -1,0 +1,69 @@
+"""Where a segment's unix socket lies: a private directory, a name per segment, within the kernel's length
+limit.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+from kvstore.segment.errors import SegmentStartError
+
+# sizeof(sockaddr_un.sun_path) - 1 on Linux: the terminating zero counts too.
+UNIX_PATH_BYTES_MAX = 107
+
+
+def default_unix_path(segment_id: bytes) -> Path:
+    """`$XDG_RUNTIME_DIR/kvstore/<id>.sock`, or under `/tmp/kvstore-<uid>` where there is no runtime
+    directory.
+    """
+    runtime_dir = os.environ.get("XDG_RUNTIME_DIR", "")
+    base = Path(runtime_dir) / "kvstore" if runtime_dir else Path(f"/tmp/kvstore-{os.getuid()}")
+    return base / f"segment-{segment_id.hex()[:16]}.sock"
+
+
+def prepare_unix_path(path: Path, private: bool) -> None:
+    """Makes the directory (0700) and clears away the socket of a dead process.
+
+    With `private` the directory must be this user's own: the default lies under a shared /tmp, where somebody
+    else may
+    have made it first and could then swap the socket. A path that the operator chose is taken as it is.
+    """
+    path_bytes = len(os.fsencode(path))
+    if path_bytes > UNIX_PATH_BYTES_MAX:
+        raise SegmentStartError(
+            f"unix socket path {path} is {path_bytes} bytes long, the limit is {UNIX_PATH_BYTES_MAX}: "
+            "give a shorter one with --unix-path"
+        )
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = path.parent.lstat()
+    except OSError as error:
+        raise SegmentStartError(
+            f"directory {path.parent} of the unix socket can't be made ({error.strerror}): give another "
+            "--unix-path"
+        ) from error
+    if private and (not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o022):
+        raise SegmentStartError(
+            f"{path.parent} is not a directory that only this user (uid {os.getuid()}) can write: "
+            "give another --unix-path"
+        )
+    if path.is_socket():
+        _clear_stale_socket(path)
+    elif path.exists():
+        raise SegmentStartError(f"{path} exists and is not a socket: remove it or give another --unix-path")
+
+
+def _clear_stale_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink(missing_ok=True)
+            return
+    raise SegmentStartError(
+        f"unix socket {path} is in use by a running process: stop it or give another --unix-path"
+    )

@@ -1,0 +1,138 @@
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <system_error>
+
+#include "bindings.hpp"
+#include "kvstore/data_server.hpp"
+#include "kvstore/segment_store.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace kvstore {
+namespace {
+
+nb::bytes to_bytes(const std::vector<uint8_t>& data) { return nb::bytes(data.data(), data.size()); }
+
+template <size_t kSize>
+std::array<uint8_t, kSize> exactly(const nb::bytes& data, const char* what) {
+  if (data.size() != kSize)
+    throw nb::value_error(
+        (std::string(what) + " has " + std::to_string(kSize) + " bytes, not " + std::to_string(data.size()))
+            .c_str());
+  std::array<uint8_t, kSize> out;
+  std::memcpy(out.data(), data.data(), kSize);
+  return out;
+}
+
+// Runs without the GIL; a refused pool becomes MemoryError and a system error OSError(errno, text).
+template <typename Work>
+auto without_gil(Work&& work) {
+  try {
+    nb::gil_scoped_release nogil;
+    return work();
+  } catch (const PoolLimitError& e) {
+    PyErr_SetString(PyExc_MemoryError, e.what());
+  } catch (const std::system_error& e) {
+    PyErr_SetObject(PyExc_OSError, nb::make_tuple(e.code().value(), e.what()).ptr());
+  }
+  throw nb::python_error();
+}
+
+std::shared_ptr<SegmentStore> make_store(uint64_t capacity_bytes, nb::bytes pool_id,
+                                         uint32_t object_bytes_min, double high_watermark,
+                                         double low_watermark, std::string eviction_policy,
+                                         double pinned_fraction_max, uint64_t journal_entries_max,
+                                         bool lock_memory) {
+  SegmentStoreOptions options;
+  options.capacity_bytes = capacity_bytes;
+  options.pool_id = exactly<16>(pool_id, "pool_id");
+  options.object_bytes_min = object_bytes_min;
+  options.high_watermark = high_watermark;
+  options.low_watermark = low_watermark;
+  options.eviction_policy = std::move(eviction_policy);
+  options.pinned_fraction_max = pinned_fraction_max;
+  options.journal_entries_max = journal_entries_max;
+  options.lock_memory = lock_memory;
+  return without_gil([&] { return std::make_shared<SegmentStore>(options); });
+}
+
+nb::object drain(SegmentStore& store, size_t entries_max) {
+  const auto batch = without_gil([&] { return store.journal().drain(entries_max); });
+  if (!batch) return nb::none();
+  return nb::make_tuple(batch->first_seq, batch->last_seq, to_bytes(batch->groups));
+}
+
+nb::tuple inventory(SegmentStore& store, size_t entries_max) {
+  const auto [last_seq, chunks] = without_gil([&] { return store.inventory(entries_max); });
+  nb::list out;
+  for (const auto& chunk : chunks) out.append(to_bytes(chunk));
+  return nb::make_tuple(last_seq, out);
+}
+
+void set_namespaces(SegmentStore& store, const nb::list& current) {
+  std::vector<NamespaceId> ids;
+  for (nb::handle item : current)
+    ids.push_back(exactly<kNamespaceBytes>(nb::cast<nb::bytes>(item), "a namespace id"));
+  without_gil([&] { store.set_namespaces(ids); });
+}
+
+std::shared_ptr<DataServer> make_server(std::shared_ptr<SegmentStore> store, std::string tcp_host,
+                                        uint16_t tcp_port, std::string unix_path, std::string token,
+                                        uint32_t connections_max, uint32_t idle_timeout_ms) {
+  DataServerOptions options;
+  options.tcp_host = std::move(tcp_host);
+  options.tcp_port = tcp_port;
+  options.unix_path = std::move(unix_path);
+  options.token = std::move(token);
+  options.connections_max = connections_max;
+  options.idle_timeout_ms = idle_timeout_ms;
+  return without_gil([&] { return std::make_shared<DataServer>(std::move(store), options); });
+}
+
+}  // namespace
+
+void bind_segment(nb::module_& m) {
+  const auto released = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<SegmentStore>(m, "SegmentStore")
+      .def(nb::new_(&make_store), nb::kw_only(), "capacity_bytes"_a, "pool_id"_a, "object_bytes_min"_a = 8192,
+           "high_watermark"_a = 0.95, "low_watermark"_a = 0.90, "eviction_policy"_a = "lru",
+           "pinned_fraction_max"_a = 0.5, "journal_entries_max"_a = 4194304, "lock_memory"_a = false)
+      .def_prop_ro("journal_fd", [](SegmentStore& s) { return s.journal().fd(); })
+      .def_prop_ro(
+          "last_seq", [](SegmentStore& s) { return s.journal().last_seq(); }, released)
+      .def_prop_ro(
+          "oldest_kept_seq", [](SegmentStore& s) { return s.journal().oldest_kept_seq(); }, released)
+      .def("journal_drain", &drain, "entries_max"_a)
+      .def(
+          "journal_ack", [](SegmentStore& s, uint64_t seq) { s.journal().ack(seq); }, "seq"_a, released)
+      .def(
+          "journal_rewind", [](SegmentStore& s, uint64_t seq) { return s.journal().rewind(seq); }, "seq"_a,
+          released)
+      .def("inventory", &inventory, "entries_max"_a)
+      .def("set_namespaces", &set_namespaces, "current"_a)
+      .def(
+          "retire_namespace",
+          [](SegmentStore& s, nb::bytes ns) {
+            const NamespaceId id = exactly<kNamespaceBytes>(ns, "a namespace id");
+            without_gil([&] { s.retire_namespace(id); });
+          },
+          "ns"_a)
+      .def("evict_bytes", &SegmentStore::evict_bytes, "wanted_bytes"_a, released)
+      .def("stats", [](SegmentStore& s) { return without_gil([&] { return s.stats(); }); })
+      .def("close", &SegmentStore::close, released);
+
+  nb::class_<DataServer>(m, "DataServer")
+      .def(nb::new_(&make_server), "store"_a, nb::kw_only(), "tcp_host"_a, "tcp_port"_a = 0,
+           "unix_path"_a = "", "token"_a = "", "connections_max"_a = 1024, "idle_timeout_ms"_a = 600000)
+      .def_prop_ro("tcp_port", &DataServer::tcp_port)
+      .def("stats", [](DataServer& s) { return without_gil([&] { return s.stats(); }); })
+      .def("stop", &DataServer::stop, released);
+}
+
+}  // namespace kvstore

@@ -1,0 +1,62 @@
+// What a client counts. Monotonic, process-local, thread-safe (relaxed atomics). The names are stable: dashboards read them.
+//
+//   <call>_calls, <call>_keys        calls and entries (keys x shards), for <call> in get, put, exists, fetch, remove
+//   <call>_hits                      entries answered OK (put: OK or EXISTS)
+//   <call>_misses                    entries the store does not have (put: entries not stored for lack of room)
+//   <call>_failures                  entries answered otherwise: TIMEOUT, UNAVAILABLE, DIGEST_MISMATCH, CONFLICT, ...
+//   <call>_bytes                     bytes of the hits, for get, put and fetch
+//   put_exists                       of put_hits: entries that were there already
+//   timeouts                         exchanges with a peer that ended at their deadline
+//   connects                         connections opened (HELLO answered)
+//   reconnects                       of them, such as replaced one that had failed
+//   refused_hellos                   HELLOs refused: wrong token, version or peer
+//   protocol_errors                  replies that broke the protocol; their connections were closed
+//   breaker_open                     times a peer's circuit breaker opened
+//   breaker_refusals                 requests answered at once because of an open breaker
+//   digest_mismatches                bytes received that do not have their digest; never served
+//   generation_mismatches            same-host copies that lost the race with a change of their slot
+//   suspects_confirmed               digest mismatches that the segment confirmed and quarantined
+//   stale_namespace                  times a namespace was found to have a new epoch
+//   map_refreshes                    segment maps fetched
+//   transport_<t>_bytes_get, ..._put bytes moved, for <t> in tcp, same_host
+//   put_pulled_bytes                 of transport_same_host_bytes_put: copied by the segment out of registered memory
+//   internal_errors                  exceptions caught at the edge of a call (out of memory, ...)
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace kvstore {
+
+enum class Counter : uint8_t {
+  kGetCalls, kGetKeys, kGetHits, kGetMisses, kGetFailures, kGetBytes,
+  kPutCalls, kPutKeys, kPutHits, kPutMisses, kPutFailures, kPutBytes, kPutExists,
+  kExistsCalls, kExistsKeys, kExistsHits, kExistsMisses, kExistsFailures,
+  kFetchCalls, kFetchKeys, kFetchHits, kFetchMisses, kFetchFailures, kFetchBytes,
+  kRemoveCalls, kRemoveKeys, kRemoveHits, kRemoveMisses, kRemoveFailures,
+  kTimeouts, kConnects, kReconnects, kRefusedHellos, kProtocolErrors, kBreakerOpen, kBreakerRefusals,
+  kDigestMismatches, kGenerationMismatches, kSuspectsConfirmed, kStaleNamespace, kMapRefreshes,
+  kTcpBytesGet, kTcpBytesPut, kSameHostBytesGet, kSameHostBytesPut, kPutPulledBytes,
+  kInternalErrors,
+  kCount
+};
+
+class ClientCounters {
+ public:
+  static constexpr size_t kCount = static_cast<size_t>(Counter::kCount);
+
+  void add(Counter counter, uint64_t n = 1) {
+    values_[static_cast<size_t>(counter)].fetch_add(n, std::memory_order_relaxed);
+  }
+  uint64_t value(Counter counter) const {
+    return values_[static_cast<size_t>(counter)].load(std::memory_order_relaxed);
+  }
+  static const char* name(Counter counter);
+
+ private:
+  std::array<std::atomic<uint64_t>, kCount> values_{};
+};
+
+}  // namespace kvstore

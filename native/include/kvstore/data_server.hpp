@@ -1,0 +1,71 @@
+// Serves the data port of a segment store on TCP and, for peers on the same host, a unix socket: one
+// acceptor, one thread a connection. Public methods are thread-safe; no exception leaves a thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "kvstore/segment_store.hpp"
+#include "kvstore/server_listener.hpp"
+#include "kvstore/server_session.hpp"
+
+namespace kvstore {
+
+struct DataServerOptions {
+  std::string tcp_host;
+  uint16_t tcp_port = 0;  // 0: any free one
+  std::string unix_path;  // empty: none
+  std::string token;      // empty: peers need an empty one
+  uint32_t connections_max = 1024;
+  uint32_t idle_timeout_ms = 600000;
+};
+
+class DataServer {
+ public:
+  // Binds and starts. Throws std::system_error naming the address, or std::invalid_argument.
+  DataServer(std::shared_ptr<SegmentStore> store, const DataServerOptions& options);
+  ~DataServer();
+  DataServer(const DataServer&) = delete;
+  DataServer& operator=(const DataServer&) = delete;
+
+  uint16_t tcp_port() const { return tcp_port_; }  // also after stop()
+  std::map<std::string, uint64_t> stats();
+  // Closes every connection and joins every thread. Idempotent.
+  void stop();
+
+ private:
+  struct Connection {
+    Connection(SessionContext& context, int fd, bool is_unix, bool over_limit)
+        : session(context, fd, is_unix, over_limit) {}
+    ServerSession session;
+    std::thread thread;
+    bool ended = false;  // guarded by mutex_
+  };
+
+  void accept_loop() noexcept;
+  void accept_from(const ServerListener& listener);
+  void start_session(int fd, bool is_unix);
+  void reap_ended();
+  void wake_acceptor();
+
+  std::shared_ptr<SegmentStore> store_;
+  const DataServerOptions options_;
+  SessionContext context_;
+  std::unique_ptr<ServerListener> tcp_;   // both are touched by the acceptor alone while it runs
+  std::unique_ptr<ServerListener> unix_;  // null: none
+  uint16_t tcp_port_;
+  int wake_fd_;
+  std::thread acceptor_;
+
+  std::mutex stop_mutex_;  // one stop at a time
+  std::mutex mutex_;       // guards what follows
+  std::list<std::unique_ptr<Connection>> connections_;
+};
+
+}  // namespace kvstore

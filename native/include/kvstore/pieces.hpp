@@ -1,0 +1,92 @@
+// Where the bytes of a batch lie in the caller's memory, and a cursor that walks them in bounded steps.
+//
+// A Pieces object is immutable and thread-safe; it owns no page memory: the caller keeps that alive and in place.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace kvstore {
+
+class Pieces {
+ public:
+  struct Strided {
+    uint64_t base;
+    int64_t stride;
+    uint64_t size_bytes;
+  };
+
+  // Piece j of shard s for key k: plan[s][j].base + plan[s][j].stride * indices[k]. Throws std::invalid_argument on an empty
+  // plan, an empty piece, an entry over the object cap, or an address that leaves the address space.
+  static Pieces affine(std::vector<std::vector<Strided>> plan, std::vector<int64_t> indices);
+  // Entry-major, pieces_per_entry items an entry. A size of zero is an absent piece; an entry can't be empty.
+  static Pieces from_pointers(std::vector<uint64_t> pointers, std::vector<uint64_t> sizes, size_t pieces_per_entry);
+  // One piece an entry; entries of size zero are none that the call will touch.
+  static Pieces sparse(std::vector<uint64_t> pointers, std::vector<uint64_t> sizes);
+
+  size_t entry_count() const { return entry_count_; }
+  uint64_t total_bytes() const { return total_bytes_; }
+  // 0 for from_pointers(): it fits any number of shards that divides entry_count().
+  size_t shard_count() const { return plan_.size(); }
+
+  uint64_t entry_bytes(size_t entry) const {
+    return plan_.empty() ? entry_bytes_[entry] : entry_bytes_[entry % plan_.size()];
+  }
+  size_t piece_count(size_t entry) const {
+    return plan_.empty() ? pieces_per_entry_ : plan_[entry % plan_.size()].size();
+  }
+  iovec piece(size_t entry, size_t index) const {
+    if (plan_.empty()) {
+      const size_t i = entry * pieces_per_entry_ + index;
+      return {reinterpret_cast<void*>(pointers_[i]), sizes_[i]};
+    }
+    const Strided& s = plan_[entry % plan_.size()][index];
+    const auto key_index = static_cast<uint64_t>(indices_[entry / plan_.size()]);
+    return {reinterpret_cast<void*>(s.base + static_cast<uint64_t>(s.stride) * key_index), s.size_bytes};
+  }
+
+ private:
+  Pieces() = default;
+  std::vector<std::vector<Strided>> plan_;
+  std::vector<int64_t> indices_;
+  std::vector<uint64_t> pointers_, sizes_;
+  size_t pieces_per_entry_ = 0;
+  std::vector<uint64_t> entry_bytes_;  // per shard (affine) or per entry
+  size_t entry_count_ = 0;
+  uint64_t total_bytes_ = 0;
+};
+
+// Walks the pieces of some entries in order, in steps of bounded bytes and vector length.
+class PieceCursor {
+ public:
+  // One part of a step: a stretch of memory that belongs to entries[ordinal].
+  struct Part {
+    size_t ordinal;
+    uint8_t* data;
+    size_t size;
+  };
+
+  // `entries` must outlive the cursor.
+  PieceCursor(const Pieces& pieces, const std::vector<uint32_t>& entries) : pieces_(pieces), entries_(entries) {}
+
+  // The next parts, at most `bytes_max` bytes and `parts_max` of them; false at the end. Parts are never empty.
+  bool next(size_t bytes_max, size_t parts_max, std::vector<Part>* parts, size_t* bytes);
+
+ private:
+  const Pieces& pieces_;
+  const std::vector<uint32_t>& entries_;
+  size_t ordinal_ = 0;
+  size_t piece_ = 0;
+  uint64_t offset_ = 0;
+};
+
+// A step whose parts are smaller than this on average goes through a staging buffer: one copy costs less than the kernel's
+// work for each element of a long vector.
+constexpr size_t kPackedPartBytes = 4096;
+constexpr size_t kStepBytes = 256u << 10;
+constexpr size_t kStepPartsMax = 4096;
+
+}  // namespace kvstore

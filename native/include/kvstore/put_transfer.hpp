@@ -1,0 +1,62 @@
+// Moves the bytes of a put into the store: received from the socket (PUT) or copied out of a registered
+// buffer (PULL). Slots are reserved a window ahead of the bytes, digests are computed on the bytes while they
+// are hot, and whatever was not sealed is given back when the transfer object goes, however that comes about.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "kvstore/put_request.hpp"
+#include "kvstore/registered_buffers.hpp"
+#include "kvstore/segment_store.hpp"
+#include "kvstore/server_socket.hpp"
+
+namespace kvstore {
+
+// The pieces of a PULL: n x pieces offsets and sizes in one registered buffer.
+struct PullPieces {
+  uint32_t buffer_id = 0;
+  uint32_t per_entry = 0;
+  const uint8_t* offsets = nullptr;  // u64 each
+  const uint8_t* sizes = nullptr;    // u32 each
+
+  uint64_t offset(size_t piece) const;
+  uint32_t size(size_t piece) const;
+};
+// Throws wire::WireError when it is short, over a cap, or the pieces of an entry do not add up to its length.
+PullPieces read_pull_pieces(wire::Reader& reader, const PutRequest& put);
+
+// One thread's, for one put.
+class PutTransfer {
+ public:
+  // `cancelled` stops waiting for space. Everything referenced outlives the transfer.
+  PutTransfer(SegmentStore& store, const PutRequest& put, const std::atomic<bool>& cancelled);
+  ~PutTransfer();
+  PutTransfer(const PutTransfer&) = delete;
+  PutTransfer& operator=(const PutTransfer&) = delete;
+
+  // Takes the payload off the socket to its last byte, whatever becomes of the entries. Throws
+  // ConnectionEnded.
+  void receive(ServerSocket& socket);
+  // Throws wire::WireError before anything is copied when a piece lies outside its buffer.
+  void pull(const RegisteredBuffers& buffers, const PullPieces& pieces);
+  // Seals what arrived whole. Returns the journal number after which the batch is durable.
+  uint64_t seal();
+
+  // After seal(): wire::Status, one an entry.
+  SegmentStore::Statuses statuses() const;
+
+ private:
+  uint32_t reserve_window(uint32_t first);  // returns the end of the window
+  void receive_window(ServerSocket& socket, uint32_t first, uint32_t end,
+                      ServerSocket::Clock::time_point deadline);
+
+  SegmentStore& store_;
+  const PutRequest& put_;
+  const std::atomic<bool>& cancelled_;
+  const SegmentStore::Clock::time_point space_deadline_;
+  std::vector<WriteEntry> writes_;
+};
+
+}  // namespace kvstore

@@ -1,0 +1,51 @@
+// Which of the process's memory is also a file, so that a segment on the same host can copy out of it by itself.
+//
+// Thread-safe. Ranges never overlap. A range's descriptor lives until the last holder of the range is gone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace kvstore {
+
+struct RegisteredRange {
+  uint64_t id;  // never reused within the process
+  uint64_t address;
+  uint64_t size_bytes;
+  int fd;  // address is offset 0 of this file; owned
+
+  RegisteredRange(uint64_t id_in, uint64_t address_in, uint64_t size_bytes_in, int fd_in)
+      : id(id_in), address(address_in), size_bytes(size_bytes_in), fd(fd_in) {}
+  ~RegisteredRange();
+  RegisteredRange(const RegisteredRange&) = delete;
+  RegisteredRange& operator=(const RegisteredRange&) = delete;
+
+  bool contains(uint64_t at, uint64_t size) const {
+    return at >= address && size <= size_bytes && at - address <= size_bytes - size;
+  }
+};
+
+class RegisteredMemory {
+ public:
+  // The descriptor is duplicated. The same range again replaces nothing and is true; false when the range is empty, overlaps
+  // another one, or the descriptor is no file of at least that size.
+  bool add(uint64_t address, uint64_t size_bytes, int fd);
+  void remove(uint64_t address);
+  // The range that holds `address`, or null.
+  std::shared_ptr<const RegisteredRange> find(uint64_t address) const;
+  // Whether the registration is still there.
+  bool current(uint64_t id) const;
+
+  // SharedBuffers, known to every client of the process.
+  static RegisteredMemory& shared_buffers();
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<const RegisteredRange>> by_address_;
+  std::map<uint64_t, uint64_t> address_by_id_;
+};
+
+}  // namespace kvstore

@@ -1,0 +1,37 @@
+// A listening socket, TCP or unix, non-blocking. Immutable after construction.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace kvstore {
+
+class ServerListener {
+ public:
+  // Both throw std::system_error naming the address. `host` is a name or an address of this machine.
+  static ServerListener tcp(const std::string& host, uint16_t port);
+  // A stale socket file (one that nobody listens on) is replaced; mode 0600.
+  static ServerListener unix_socket(const std::string& path);
+  ServerListener(ServerListener&& other) noexcept;
+  ~ServerListener();  // closes, and removes the socket file
+  ServerListener(const ServerListener&) = delete;
+  ServerListener& operator=(const ServerListener&) = delete;
+
+  int fd() const { return fd_; }
+  bool is_unix() const { return !path_.empty(); }
+  uint16_t port() const { return port_; }
+
+  // A new connection, close-on-exec and blocking, or -1 with errno.
+  int accept() const;
+  // Whether the peer of a unix connection runs as our user or as root.
+  static bool is_trusted_peer(int fd);
+
+ private:
+  ServerListener(int fd, uint16_t port, std::string path) : fd_(fd), port_(port), path_(std::move(path)) {}
+
+  int fd_;
+  uint16_t port_;
+  std::string path_;  // empty for TCP
+};
+
+}  // namespace kvstore

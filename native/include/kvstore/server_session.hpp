@@ -1,0 +1,82 @@
+// One connection of the data port, from HELLO to its end (docs/protocol.md sections 4 and 6). Its thread runs
+// run(); anyone may call shutdown(). What the session holds in the store (slots being written, reads) is
+// given back when run() returns.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvstore/put_request.hpp"
+#include "kvstore/registered_buffers.hpp"
+#include "kvstore/segment_store.hpp"
+#include "kvstore/server_socket.hpp"
+#include "kvstore/session_holds.hpp"
+#include "kvstore/wire.hpp"
+
+namespace kvstore {
+
+struct DataServerCounters {
+  std::atomic<uint64_t> connections_total{0}, requests{0}, bad_requests{0}, refused_connections{0},
+      unauthorized{0}, internal_errors{0};
+};
+
+// What all sessions of a server share; outlives them.
+struct SessionContext {
+  SegmentStore& store;
+  std::string token;
+  std::chrono::milliseconds idle_timeout;
+  std::atomic<bool> stopping{false};
+  DataServerCounters counters;
+};
+
+class ServerSession {
+ public:
+  // Owns `fd`. A session over the limit answers HELLO with UNAVAILABLE and ends.
+  ServerSession(SessionContext& context, int fd, bool is_unix, bool over_limit);
+
+  void run() noexcept;
+  void shutdown() { socket_.shutdown(); }
+
+ private:
+  using Clock = SegmentStore::Clock;
+
+  bool hello();
+  // False: the connection has to end.
+  bool serve_one();
+  bool read_request();
+  void dispatch(wire::Reader& body);
+
+  void on_pin(wire::Reader& body);
+  void on_locate(wire::Reader& body);
+  void on_get(wire::Reader& body);
+  void on_put(wire::Reader& body);
+  void on_remove(wire::Reader& body);
+  void on_attach();
+  void on_register(wire::Reader& body);
+  void on_pull(wire::Reader& body);
+  void on_suspect(wire::Reader& body);
+  bool committed(bool wanted, uint64_t seq, uint32_t timeout_ms);
+  void require_unix() const;
+
+  void reply_statuses(wire::Status status, const SegmentStore::Statuses& statuses);
+  void reply_error(wire::Status status, std::string_view text);
+  // `reply` is a whole body; `payload` follows it.
+  void send_reply(const wire::Writer& reply, const std::vector<iovec>& payload = {},
+                  uint64_t payload_bytes = 0, int pass_fd = -1);
+
+  SessionContext& context_;
+  SegmentStore& store_;
+  ServerSocket socket_;
+  const bool over_limit_;
+  SessionHolds holds_;
+  RegisteredBuffers buffers_;
+  wire::Header request_;
+  std::vector<uint8_t> body_;
+  bool payload_taken_ = false;  // the payload of the current request is off the socket
+  uint64_t durable_seq_ = 0;    // journal number of the newest object this connection put
+};
+
+}  // namespace kvstore

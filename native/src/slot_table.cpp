@@ -1,0 +1,92 @@
+#include "kvstore/slot_table.hpp"
+
+#include <new>
+#include <stdexcept>
+#include <string>
+
+namespace kvstore {
+namespace {
+
+// Orders the odd generation before the changes that follow it, for readers in other processes.
+// ThreadSanitizer does not model fences (and says so), but nothing inside this process reads headers without
+// the owner's lock.
+void publish_odd_generation() {
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wtsan"
+#endif
+  std::atomic_thread_fence(std::memory_order_release);
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+}
+
+bool is_intact(const SlotHeader& h) {
+  return h.magic == SlotHeader::kMagic && h.version == SlotHeader::kVersion &&
+         h.generation.load(std::memory_order_relaxed) % 2 == 0;
+}
+
+}  // namespace
+
+SlotTable::SlotTable(void* base, uint32_t slot_count)
+    : headers_(static_cast<SlotHeader*>(base)), slot_count_(slot_count) {
+  for (uint32_t i = 0; i < slot_count; ++i) {
+    auto* header = new (&headers_[i]) SlotHeader{};
+    header->magic = SlotHeader::kMagic;
+    header->version = SlotHeader::kVersion;
+  }
+}
+
+template <typename Change>
+void SlotTable::transition(uint32_t slot, bool legal, const char* name, Change&& change) {
+  SlotHeader& h = headers_[slot];
+  if (!legal || !is_intact(h))
+    throw std::logic_error(std::string("slot ") + std::to_string(slot) + ": illegal transition '" + name +
+                           "' from state " + std::to_string(static_cast<int>(h.state)) +
+                           (is_intact(h) ? "" : " (header damaged)"));
+  const uint64_t generation = h.generation.load(std::memory_order_relaxed);
+  h.generation.store(generation + 1, std::memory_order_relaxed);
+  publish_odd_generation();
+  change(h);
+  h.generation.store(generation + 2, std::memory_order_release);
+  if (!is_intact(h))
+    throw std::logic_error(std::string("slot ") + std::to_string(slot) + ": damaged by '" + name + "'");
+}
+
+void SlotTable::begin_write(uint32_t slot, const Key& key, uint64_t offset, uint32_t length,
+                            uint16_t text_bytes, uint32_t depth) {
+  transition(slot, headers_[slot].state == SlotState::kFree, "begin_write", [&](SlotHeader& h) {
+    h.state = SlotState::kWriting;
+    h.digest_alg = 0;
+    h.digest = 0;
+    h.offset = offset;
+    h.length = length;
+    h.text_bytes = text_bytes;
+    h.depth = depth;
+    h.pool = key.pool;
+    h.ns = key.ns;
+    h.shard = key.shard;
+    h.hash = key.hash;
+  });
+}
+
+void SlotTable::seal(uint32_t slot, uint8_t digest_alg, uint32_t digest) {
+  transition(slot, headers_[slot].state == SlotState::kWriting, "seal", [&](SlotHeader& h) {
+    h.state = SlotState::kSealed;
+    h.digest_alg = digest_alg;
+    h.digest = digest;
+  });
+}
+
+void SlotTable::quarantine(uint32_t slot) {
+  transition(slot, headers_[slot].state == SlotState::kSealed, "quarantine",
+             [](SlotHeader& h) { h.state = SlotState::kQuarantined; });
+}
+
+void SlotTable::free(uint32_t slot) {
+  const SlotState from = headers_[slot].state;
+  transition(slot, from == SlotState::kWriting || from == SlotState::kSealed, "free",
+             [](SlotHeader& h) { h.state = SlotState::kFree; });
+}
+
+}  // namespace kvstore

@@ -1,0 +1,29 @@
+// The transports there are, best first. A new one is its own file and a line here.
+#include "kvstore/same_host_transport.hpp"
+#include "kvstore/tcp_transport.hpp"
+#include "kvstore/transport.hpp"
+
+namespace kvstore {
+namespace {
+
+using OpenTransport = std::unique_ptr<Transport> (*)(const SegmentRecord&, TransportContext&, const Deadline&, NetStatus*);
+
+constexpr OpenTransport kTransports[] = {
+    SameHostTransport::open,
+    TcpTransport::open,
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> open_transport(const SegmentRecord& segment, TransportContext& context,
+                                          const Deadline& deadline, NetStatus* why) {
+  *why = NetStatus::kUnreachable;
+  for (const OpenTransport open : kTransports) {
+    if (auto transport = open(segment, context, deadline, why)) return transport;
+    // Behind all addresses of a segment stands one process: when it hangs on one, it hangs on the others.
+    if (*why == NetStatus::kTimeout) return nullptr;
+  }
+  return nullptr;
+}
+
+}  // namespace kvstore

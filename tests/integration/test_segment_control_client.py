@@ -1,0 +1,324 @@
+"""A real segment (pool, data port, control client) against a master whose every decision the test makes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import grpc
+import pytest
+from kvstore.v1 import control_pb2 as pb
+from support.raw_client import RawClient, key_block
+from support.scripted_master import ScriptedMaster
+
+from kvstore.segment.config import SegmentSettings
+from kvstore.segment.errors import ClusterChanged, SegmentStartError
+from kvstore.segment.run import run
+from kvstore.segment.server import SegmentServer
+
+NS = b"n" * 8
+OTHER_NS = b"o" * 8
+OK, MISS, NOT_COMMITTED = 0, 1, 6
+
+
+@pytest.fixture
+async def master() -> AsyncIterator[ScriptedMaster]:
+    scripted = ScriptedMaster()
+    scripted.current_namespaces = [NS]
+    await scripted.start()
+    yield scripted
+    await scripted.stop()
+
+
+@pytest.fixture
+async def start_segment(
+    master: ScriptedMaster, tmp_path: Path
+) -> AsyncIterator[Callable[..., asyncio.Future[SegmentServer]]]:
+    started: list[SegmentServer] = []
+
+    async def start(**settings: object) -> SegmentServer:
+        merged = {
+            "masters": master.address,
+            "capacity": "16MiB",
+            "port": 0,
+            "http_port": 0,
+            "unix_path": str(tmp_path / "segment.sock"),
+            "data_dir": tmp_path / "data",
+            **settings,
+        }
+        server = SegmentServer(SegmentSettings(**merged))  # type: ignore[arg-type]
+        await server.start()
+        started.append(server)
+        return server
+
+    yield start  # type: ignore[misc]
+    for server in started:
+        await server.stop()
+
+
+async def until(condition: Callable[[], object], what: str, timeout_s: float = 15.0) -> None:
+    ends_at = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < ends_at, f"waited {timeout_s:g} s in vain: {what}"
+        await asyncio.sleep(0.01)
+
+
+async def put(
+    server: SegmentServer, *names: str, committed: bool = True, ns: bytes = NS, timeout_ms: int = 5000
+) -> int:
+    """Puts a page of a few bytes a name; the status of the request."""
+
+    def exchange() -> int:
+        with RawClient(server.addresses.port) as client:
+            values = [name.encode() * 3 for name in names]
+            return client.put(key_block(ns, *names), values, committed, timeout_ms)[0]
+
+    return await asyncio.to_thread(exchange)
+
+
+async def get(server: SegmentServer, *names: str, ns: bytes = NS) -> list[bytes | None]:
+    def exchange() -> list[bytes | None]:
+        with RawClient(server.addresses.port) as client:
+            return client.get(key_block(ns, *names))
+
+    return await asyncio.to_thread(exchange)
+
+
+async def test_a_segment_registers_with_what_clients_need_to_reach_it(start_segment, master) -> None:  # type: ignore[no-untyped-def]
+    server = await start_segment(advertise_host="node-7", advertise_port=1234)
+    assert await server.wait_attached(10)
+    registration = master.registrations[0]
+    assert registration.segment_id == server.segment_id
+    assert registration.pool_id == server.pool_id
+    assert (registration.host, registration.tcp_port) == ("node-7", 1234)
+    assert registration.unix_path == server.addresses.unix_path
+    assert registration.capacity_bytes == server.store.stats()["capacity_bytes"]
+
+
+async def test_a_committed_put_is_answered_once_its_entry_is_durable(start_segment, master) -> None:  # type: ignore[no-untyped-def]
+    server = await start_segment()
+    await server.wait_attached(10)
+    master.acking = False
+    putting = asyncio.create_task(put(server, "a", "b"))
+    await until(lambda: len(master.objects) == 2, "the journal reached the master")
+    assert not putting.done()
+    master.allow_acks()
+    assert await putting == OK
+
+
+async def test_without_an_ack_in_time_a_put_is_sealed_but_not_committed(start_segment, master) -> None:  # type: ignore[no-untyped-def]
+    server = await start_segment()
+    await server.wait_attached(10)
+    master.acking = False
+    assert await put(server, "a", timeout_ms=200) == NOT_COMMITTED
+    assert await get(server, "a") == [b"aaa"]
+
+
+async def test_without_a_master_reads_are_served_and_the_journal_resumes_by_itself(
+    start_segment, master
+) -> None:  # type: ignore[no-untyped-def]
+    server = await start_segment()
+    await server.wait_attached(10)
+    assert await put(server, "before") == OK
+    await master.stop()
+    await until(lambda: not server.control.attached, "the loss is noticed")
+    assert await get(server, "before") == [b"before" * 3]
+    assert await put(server, "meanwhile", timeout_ms=100) == NOT_COMMITTED
+    await master.start()
+    await until(lambda: len(master.objects) == 2, "the journal resumed")
+    assert master.inventories == 0
+    assert await put(server, "after") == OK
+    assert [r.last_seq for r in master.registrations] == [0, 2]
+
+
+async def test_a_master_that_lost_everything_gets_the_inventory(start_segment, master) -> None:  # type: ignore[no-untyped-def]
+    server = await start_segment()
+    await server.wait_attached(10)
+    assert await put(server, *[f"k{i}" for i in range(40)]) == OK
+    await master.stop()
+    objects, master.objects, master.durable_seq = dict(master.objects), {}, 0
+    await master.start()
+    await until(lambda: len(master.objects) == 40, "the inventory arrived")
+    assert master.objects == objects
+    assert master.inventories == 1
+    assert await put(server, "after") == OK
+
+
+async def test_an_inventory_asked_for_in_mid_stream_is_sent(start_segment, master) -> None:  # type: ignore[no-untyped-def]
+    server = await start_segment()
+    await server.wait_attached(10)
+    assert await put(server, "a", "b") == OK
+    master.sends.put_nowait(pb.MasterMessage(inventory_request=pb.InventoryRequest()))
+    await until(lambda: master.inventories == 1, "the inventory arrived")
+    assert len(master.objects) == 2
+    assert await put(server, "c") == OK
+
+
+async def test_objects_of_a_retired_namespace_are_gone_at_once(start_segment, master) -> None:  # type: ignore[no-untyped-def]
+    server = await start_segment()
+    await server.wait_attached(10)
+    assert await put(server, "a") == OK
+    assert await put(server, "a", ns=OTHER_NS) == OK
+    master.sends.put_nowait(pb.MasterMessage(retire_namespaces=pb.RetireNamespaces(namespaces=[OTHER_NS])))
+
+    async def gone() -> bool:
+        return await get(server, "a", ns=OTHER_NS) == [None]
+
+    ends_at = time.monotonic() + 10
+    while not await gone():
+        assert time.monotonic() < ends_at
+    assert await get(server, "a") == [b"aaa"]
+
+
+async def test_namespaces_retired_while_the_segment_was_away_are_gone_after_it_attaches(
+    start_segment, master
+) -> None:  # type: ignore[no-untyped-def]
+    server = await start_segment()
+    await server.wait_attached(10)
+    assert await put(server, "a") == OK
+    await master.stop()
+    await until(lambda: not server.control.attached, "the loss is noticed")
+    master.current_namespaces = [OTHER_NS]
+    await master.start()
+    assert await server.wait_attached(10)
+    assert await get(server, "a") == [None]
+
+
+async def test_a_master_that_no_longer_knows_the_segment_makes_it_attach_again(start_segment, master) -> None:  # type: ignore[no-untyped-def]
+    server = await start_segment()
+    await server.wait_attached(10)
+    master.known = False
+    await until(lambda: len(master.registrations) >= 2, "it registered again")
+    master.known = True
+    await until(lambda: server.control.attached, "it is attached")
+    assert await put(server, "a") == OK
+
+
+async def test_a_pool_is_never_offered_to_another_cluster(start_segment, master) -> None:  # type: ignore[no-untyped-def]
+    server = await start_segment()
+    await server.wait_attached(10)
+    assert await put(server, "a") == OK
+    await master.stop()
+    # A master whose records are gone makes a new cluster id, and may give old namespace ids a new meaning.
+    master.cluster_id, master.objects, master.durable_seq = b"d" * 16, {}, 0
+    await master.start()
+    with pytest.raises(ClusterChanged, match="the master is of cluster"):
+        await asyncio.wait_for(server.failed(), 10)
+    assert master.objects == {}
+    assert not server.control.attached
+
+
+async def test_run_starts_over_with_an_empty_pool_in_another_cluster(master, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    lives: list[SegmentServer] = []
+    settings = SegmentSettings(
+        masters=master.address,  # type: ignore[arg-type]
+        capacity="16MiB",
+        port=0,
+        http_port=-1,
+        unix_path="off",
+        data_dir=tmp_path,
+    )
+    running = asyncio.create_task(run(settings, lives.append))
+    try:
+        await until(lambda: lives and lives[0].control.attached, "attached")
+        assert await put(lives[0], "a") == OK
+        await master.stop()
+        master.cluster_id, master.objects, master.durable_seq = b"d" * 16, {}, 0
+        await master.start()
+        await until(lambda: len(lives) == 2 and lives[1].control.attached, "attached with a new pool")
+        assert lives[1].segment_id == lives[0].segment_id
+        assert lives[1].pool_id != lives[0].pool_id
+        assert await get(lives[1], "a") == [None]
+        assert await put(lives[1], "b") == OK
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(running, 10)
+    assert master.leaving == ["shutting down"]
+
+
+async def test_heartbeats_tell_how_full_the_segment_is(start_segment, master) -> None:  # type: ignore[no-untyped-def]
+    server = await start_segment()
+    await server.wait_attached(10)
+    assert await put(server, "a", "b", "c") == OK
+    await until(lambda: master.heartbeats and master.heartbeats[-1].object_count == 3, "a heartbeat told")
+    beat = master.heartbeats[-1]
+    assert (beat.segment_id, beat.pool_id) == (server.segment_id, server.pool_id)
+    assert beat.used_bytes == server.store.stats()["used_bytes"] > 0
+
+
+async def test_a_refusing_master_is_passed_over_for_the_next_one(start_segment, master) -> None:  # type: ignore[no-untyped-def]
+    standby = ScriptedMaster()
+    standby.refuse_with = grpc.StatusCode.FAILED_PRECONDITION
+    await standby.start()
+    try:
+        server = await start_segment(masters=f"{standby.address},{master.address}")
+        assert await server.wait_attached(10)
+        assert server.control.master == master.address
+        assert len(standby.registrations) == 1
+    finally:
+        await standby.stop()
+
+
+async def test_a_stopping_segment_says_goodbye(start_segment, master) -> None:  # type: ignore[no-untyped-def]
+    server = await start_segment()
+    await server.wait_attached(10)
+    await server.stop("scaled in")
+    assert master.leaving == ["scaled in"]
+
+
+async def test_a_segment_stops_in_good_time_without_a_master(start_segment, master) -> None:  # type: ignore[no-untyped-def]
+    await master.stop()
+    server = await start_segment()
+    started = time.monotonic()
+    await server.stop()
+    assert time.monotonic() - started < 5
+
+
+async def test_two_segments_cannot_share_a_data_directory(start_segment) -> None:  # type: ignore[no-untyped-def]
+    await start_segment()
+    with pytest.raises(SegmentStartError, match="locked by another segment"):
+        await start_segment(unix_path="off")
+
+
+async def test_a_port_that_is_taken_is_a_clear_error_and_frees_what_was_opened(
+    start_segment, tmp_path: Path
+) -> None:  # type: ignore[no-untyped-def]
+    server = await start_segment()
+    other = {"data_dir": tmp_path / "other", "unix_path": "off"}
+    with pytest.raises(SegmentStartError, match=rf"127.0.0.1:{server.addresses.port}.*--port"):
+        await start_segment(port=server.addresses.port, **other)
+    with pytest.raises(SegmentStartError, match=rf"127.0.0.1:{server.addresses.http_port}.*--http-port"):
+        await start_segment(http_port=server.addresses.http_port, **other)
+    await start_segment(**other)
+
+
+async def test_ready_means_attached_and_metrics_tell_the_rest(start_segment, master) -> None:  # type: ignore[no-untyped-def]
+    await master.stop()
+    server = await start_segment()
+    assert (await page(server, "/healthz"))[0] == 200
+    status, text = await page(server, "/readyz")
+    assert status == 503 and "not attached to a master" in text
+    await master.start()
+    assert await server.wait_attached(10)
+    assert (await page(server, "/readyz"))[0] == 200
+    assert await put(server, "a") == OK
+    lines = (await page(server, "/metrics"))[1].splitlines()
+    assert "kvstore_segment_object_count 1.0" in lines
+    assert "kvstore_segment_puts_total 1.0" in lines
+    assert "kvstore_segment_control_attached 1.0" in lines
+    assert (
+        "kvstore_segment_data_port_connections 0.0" in lines
+        or "kvstore_segment_data_port_connections 1.0" in lines
+    )
+
+
+async def page(server: SegmentServer, path: str) -> tuple[int, str]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.addresses.http_port)
+    writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+    head, _, body = (await asyncio.wait_for(reader.read(), 10)).decode().partition("\r\n\r\n")
+    writer.close()
+    return int(head.split()[1]), body

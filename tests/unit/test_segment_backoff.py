@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstore.segment.backoff import Backoff
+
+
+@given(st.integers(0, 2**32))
+def test_delays_double_with_jitter_and_stay_under_the_ceiling(seed: int) -> None:
+    backoff = Backoff(0.1, 1.0, random.Random(seed))
+    for ceiling_s in (0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
+        assert ceiling_s / 2 <= backoff.next_delay_s() <= ceiling_s
+    backoff.reset()
+    assert backoff.next_delay_s() <= 0.1
+
+
+@pytest.mark.parametrize("bounds", [(0, 1), (2, 1), (-1, 1)])
+def test_bounds_that_make_no_sense_are_refused(bounds: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="delay_s_min"):
+        Backoff(*bounds)
