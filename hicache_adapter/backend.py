@@ -106,9 +106,10 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         from half of its state.
         """
         self.registered_pools[host_pool_name] = host_pool
-        if str(host_pool_name) != KV_POOL:
+        if host_pool_name != KV_POOL:
+            name = getattr(host_pool_name, "value", host_pool_name)
             self._refuse(
-                f"side pool '{host_pool_name}' ({type(host_pool).__name__}) is not supported in this release, "
+                f"side pool '{name}' ({type(host_pool).__name__}) is not supported in this release, "
                 "and KV pages without it are of no use"
             )
 

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 
 from kvstore_client import Client, Identity, Pieces, Shard, _native
 from kvstore_client.keys import POOL_KV
-from kvstore_client.objects import DONE_FOUND, DONE_STORED, STATUS_EXISTS, STATUS_MISS, STATUS_OK, key_truths
+from kvstore_client.objects import DONE_FOUND, DONE_STORED, key_truths
 from kvstore_client.throttle import ThrottledLog
+from kvstore_client.wire import Status
 
 from hicache_adapter.config import AdapterConfig
 
 logger = logging.getLogger("hicache_adapter")
 
-_USUAL = frozenset((STATUS_OK, STATUS_MISS, STATUS_EXISTS))
+_USUAL = frozenset((Status.OK, Status.MISS, Status.EXISTS))
 _CLEAR_RETRY_S = 1.0
 
 
@@ -106,10 +107,10 @@ class PageStore:
             raise RuntimeError(f"{len(keys)} keys were answered with {len(statuses)} statuses")
         unusual = set(statuses) - _USUAL
         if unusual:
-            codes = ", ".join(f"{statuses.count(code)} x status {code}" for code in sorted(unusual))
+            codes = ", ".join(f"{statuses.count(code)} x {_status_name(code)}" for code in sorted(unusual))
             self._log.log(
                 logging.WARNING,
-                f"{verb} {codes[-3:]}",
+                f"{verb} {sorted(unusual)}",
                 "kvstore: %s: %s of %d objects",
                 verb,
                 codes,
@@ -134,3 +135,10 @@ class PageStore:
             self._namespace.epoch,
             len(segments),
         )
+
+
+def _status_name(code: int) -> str:
+    try:
+        return Status(code).name
+    except ValueError:
+        return f"status {code}"

@@ -2,6 +2,8 @@
 Python per page.
 """
 
+from __future__ import annotations
+
 from array import array
 from dataclasses import dataclass
 from typing import Any
@@ -130,8 +132,7 @@ class PoolPlan:
         """
         if len(host_indices) != key_count * self.page_size:
             raise ValueError(
-                f"{key_count} pages of {self.page_size} tokens need {key_count * self.page_size} host indices, "
-                f"not {len(host_indices)}"
+                f"{key_count} pages of {self.page_size} tokens don't have {len(host_indices)} host indices"
             )
         firsts = host_indices[:: self.page_size].tolist()
         lasts = host_indices[self.page_size - 1 :: self.page_size].tolist()

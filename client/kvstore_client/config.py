@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvstore_client.errors import ConfigError
+from kvstore_client.wire import NAME_BYTES_MAX, PIN_MS_MAX, TOKEN_BYTES_MAX
 
 MASTERS_MAX = 64
-TOKEN_BYTES_MAX = 1024
-PIN_MS_MAX = 60_000
 _DEADLINE_MS_MAX = 600_000
 
 MasterList = str | Sequence[str] | Sequence[tuple[str, int]]
@@ -48,14 +47,14 @@ class ClientConfig:
         check_int("deadline_ms", self.deadline_ms, 1, _DEADLINE_MS_MAX)
         check_int("pin_ms", self.pin_ms, 0, PIN_MS_MAX)
         check_int("connections", self.connections, 1, 64)
-        check_int("copy_threads", self.copy_threads, 0, 64)
+        check_int("copy_threads", self.copy_threads, 1, 64)
         check_int("connect_timeout_ms", self.connect_timeout_ms, 1, 60_000)
         check_int("run_bytes", self.run_bytes, 65_536, 1 << 30)
         check_int("location_cache_entries", self.location_cache_entries, 0, 1 << 26)
         check_bool("same_host", self.same_host)
         check_bool("tcp", self.tcp)
         check_text("token", self.token, TOKEN_BYTES_MAX)
-        check_text("name", self.name, 255)
+        check_text("name", self.name, NAME_BYTES_MAX)
         if not (self.same_host or self.tcp):
             raise ConfigError(
                 "tcp", "same_host and tcp are both off: no transport is left; allow one of them"

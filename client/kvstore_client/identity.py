@@ -4,9 +4,7 @@ import json
 from dataclasses import dataclass, fields
 
 from kvstore_client.errors import ConfigError
-
-IDENTITY_BYTES_MAX = 65_536
-NAME_BYTES_MAX = 255
+from kvstore_client.wire import IDENTITY_BYTES_MAX, NAME_BYTES_MAX
 
 
 @dataclass(frozen=True)

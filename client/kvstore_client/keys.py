@@ -5,13 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kvstore_client import _native
+from kvstore_client.wire import SHARDS_MAX
 
 HASH_BYTES = 32
-SHARD_BYTES = 12
-KEYS_MAX = 65_536
-ENTRIES_MAX = 131_072
-SHARDS_MAX = 64
-STRING_KEY_BYTES_MAX = 256
 
 POOL_KV = 0
 POOL_STRING = 0xFFFF

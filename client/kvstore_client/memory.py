@@ -1,5 +1,7 @@
 """Where the values of a batch lie: raw pointers, buffers and tensors, borrowed for the length of one call."""
 
+from __future__ import annotations
+
 import ctypes
 from array import array
 from collections.abc import Sequence

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvstore_client import keys as keymod
 from kvstore_client.config import clamp_deadline_ms
-from kvstore_client.objects import STATUS_OK, Objects
+from kvstore_client.objects import Objects
+from kvstore_client.wire import Status
 
 if TYPE_CHECKING:
     from kvstore_client.client import Client
@@ -47,7 +48,7 @@ class Namespace(Objects):
         """
         wait_ms = clamp_deadline_ms(deadline_ms, self._client.config.deadline_ms)
         try:
-            return wait_ms > 0 and self._native.bump_namespace(self._handle, wait_ms) == STATUS_OK
+            return wait_ms > 0 and self._native.bump_namespace(self._handle, wait_ms) == Status.OK
         except Exception:
             self._client._surprise("clear")
             return False

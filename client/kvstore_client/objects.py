@@ -11,18 +11,16 @@ from kvstore_client import keys as keymod
 from kvstore_client._native import Pieces
 from kvstore_client.config import clamp_deadline_ms
 from kvstore_client.memory import BorrowedMemory
+from kvstore_client.wire import ENTRIES_MAX, KEYS_MAX, Status
 
 if TYPE_CHECKING:
     from kvstore_client.client import Client
 
-STATUS_OK = 0
-STATUS_MISS = 1
-STATUS_EXISTS = 2
 FETCH_BYTES_MAX = 1 << 30
 
 # Translation tables: entry status -> 1 where the verb has done what was asked.
-DONE_FOUND = bytes(status == STATUS_OK for status in range(256))
-DONE_STORED = bytes(status in (STATUS_OK, STATUS_EXISTS) for status in range(256))
+DONE_FOUND = bytes(status == Status.OK for status in range(256))
+DONE_STORED = bytes(status in (Status.OK, Status.EXISTS) for status in range(256))
 
 
 class Objects(ABC):
@@ -244,7 +242,7 @@ class Objects(ABC):
             self._client._surprise(verb)
 
     def _key_slices(self, count: int) -> Iterator[slice]:
-        step = min(keymod.KEYS_MAX, keymod.ENTRIES_MAX // self.shard_count)
+        step = min(KEYS_MAX, ENTRIES_MAX // self.shard_count)
         return (slice(at, min(at + step, count)) for at in range(0, count, step))
 
     def _entries(self, at: slice) -> slice:

@@ -1,0 +1,49 @@
+"""Fixtures of the tests against a real SGLang. Run them with the python of an environment that has it
+(see README.md).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE / "shims")]
+
+import cpu_shims  # noqa: E402
+
+cpu_shims.install()  # before anything imports sglang
+
+from sglang_harness.worker_process import WorkerProcess  # noqa: E402
+from support.processes import Cluster  # noqa: E402
+from support.running_cluster import running_cluster  # noqa: E402
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder carries the `sglang` marker."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.sglang)
+
+
+@pytest.fixture(scope="session")
+def session_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Logs and data of everything that lives for the whole session."""
+    return tmp_path_factory.mktemp("sglang")
+
+
+@pytest.fixture(scope="session")
+def store(session_dir: Path) -> Iterator[Cluster]:
+    """A master and a segment that stay up for the whole session."""
+    with running_cluster(session_dir / "store", capacity="256MiB") as processes:
+        yield processes
+
+
+@pytest.fixture(scope="session")
+def workers(session_dir: Path) -> Iterator[tuple[WorkerProcess, WorkerProcess]]:
+    """A writer and a reader: two processes that have imported SGLang once."""
+    with WorkerProcess("writer", session_dir) as writer, WorkerProcess("reader", session_dir) as reader:
+        yield writer, reader

@@ -1,0 +1,279 @@
+"""SGLang's real device pool, host pool and HiCache controller on a CPU (SGLang 0.5.23), without a server or a
+GPU.
+
+What the scheduler thread does between the controller's queues is done here, by `backup` and `prefetch`.
+"""
+
+import threading
+import time
+from array import array
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from sglang.srt.mem_cache.pool_host import base as pool_host_base
+from sglang.srt.runtime_context import get_parallel
+
+from sglang_harness.case import Case
+
+# SGLang leaves 10 GiB of host memory free for a real engine; these pools have a few MiB.
+pool_host_base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0
+
+
+@dataclass
+class Prefetched:
+    """What a prefetch brought."""
+
+    hit_tokens: int
+    completed_tokens: int
+    host_indices: Any  # None when nothing was worth loading
+
+
+class Engine:
+    """One rank. A context manager; everything is released on exit."""
+
+    def __init__(self, case: Case, side_pools: Any = None) -> None:
+        """`side_pools(device_pool, host_pool) -> list[PoolEntry]` adds pools beside KV (hybrid
+        controller only).
+        """
+        self.case = case
+        self._stack = ExitStack()
+        self._requests = 0
+        try:
+            self._stack.enter_context(_ranks(case))
+            self.device_pool = _device_pool(case)
+            self.host_pool = _host_pool(case, self.device_pool)
+            self.controller = _controller(case, self.device_pool, self.host_pool, side_pools)
+            if case.metrics:
+                self.controller.enable_storage_metrics = True
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Detaches the storage backend, as a server does when it stops."""
+        try:
+            if self.controller.enable_storage:
+                self.controller.detach_storage_backend()
+        finally:
+            self._stack.close()
+
+    @property
+    def backend(self) -> Any:
+        """The storage backend that SGLang has built."""
+        return self.controller.storage_backend
+
+    def fill(self, host_indices: Any, seed: int) -> None:
+        """Reproducible bytes into the pages."""
+        generator = torch.Generator().manual_seed(seed)
+        for view in self._page_views(host_indices):
+            raw = torch.randint(
+                0, 256, (view.numel() * view.element_size(),), dtype=torch.uint8, generator=generator
+            )
+            view.copy_(raw.view(view.dtype).view(view.shape))
+
+    def page_bytes(self, host_indices: Any) -> list[bytes]:
+        """The bytes of each page, read through the pool's tensors (not through the addresses that a
+        backend is given).
+        """
+        per_page: dict[int, list[bytes]] = {}
+        for number, view in enumerate(self._page_views(host_indices)):
+            per_page.setdefault(number // self._views_a_page, []).append(_raw(view))
+        return [b"".join(parts) for parts in per_page.values()]
+
+    def head_bytes(self, host_indices: Any) -> list[list[bytes]]:
+        """The bytes of each head of each page (layout page_head): K, then V."""
+        pages = [slot // self.case.page_size for slot in host_indices[:: self.case.page_size].tolist()]
+        pool = self.host_pool
+        return [
+            [
+                b"".join(_raw(buffer[page, head]) for buffer in (pool.k_buffer, pool.v_buffer))
+                for head in range(self.case.heads)
+            ]
+            for page in pages
+        ]
+
+    def wipe(self) -> None:
+        """Zeroes the host pool."""
+        for buffer in self._buffers:
+            buffer.view(torch.uint8).zero_()
+
+    @property
+    def _buffers(self) -> list[Any]:
+        kv = self.host_pool.kv_buffer
+        return list(kv) if isinstance(kv, (tuple, list)) else [kv]
+
+    @property
+    def _views_a_page(self) -> int:
+        return 1 if self.case.kind == "mla" else 2
+
+    def _page_views(self, host_indices: Any) -> list[Any]:
+        """One view a page for MLA, two (K, V) for MHA, in the order of host_indices."""
+        pool, page_size, layout = self.host_pool, self.case.page_size, self.case.layout
+        tensors = [pool.kv_buffer] if self.case.kind == "mla" else [pool.k_buffer, pool.v_buffer]
+        views = []
+        for slot in host_indices[::page_size].tolist():
+            for tensor in tensors:
+                if layout == "layer_first":
+                    views.append(tensor[:, slot : slot + page_size])
+                elif layout == "page_first":
+                    views.append(tensor[slot : slot + page_size])
+                else:
+                    views.append(tensor[slot // page_size])
+        return views
+
+    def backup(self, host_indices: Any, tokens: list[int], timeout_s: float = 20.0) -> tuple[list[str], int]:
+        """Writes pages to the storage backend; (their hashes, tokens that SGLang counts as stored)."""
+        from sglang.srt.mem_cache.utils import get_storage_hash_str
+
+        hashes = get_storage_hash_str(tokens, None, page_size=self.case.page_size)
+        operation_id = self.controller.write_storage(
+            host_indices, tokens, hash_value=hashes, prefix_keys=None
+        )
+        ends_at = time.monotonic() + timeout_s
+        while (left_s := ends_at - time.monotonic()) > 0:
+            operation = self.controller.ack_backup_queue.get(timeout=left_s)
+            if operation.id == operation_id:
+                return hashes, operation.completed_tokens
+        raise TimeoutError("no backup ack")
+
+    def prefetch(self, tokens: list[int], timeout_s: float = 20.0) -> Prefetched:
+        """Asks the storage backend for a prompt and loads what it has."""
+        controller = self.controller
+        operation = self._start_prefetch(tokens)
+        if controller.prefetch_hit_queue.get(timeout=timeout_s) is not operation:
+            raise AssertionError("another request's hit came back")
+        hit = operation.storage_hit_count
+        if hit < max(controller.prefetch_threshold, self.case.page_size):
+            return Prefetched(hit, 0, None)
+        operation.host_indices = controller.alloc_prefetch_host_buffers(operation, hit)
+        if operation.host_indices is None:
+            raise MemoryError("the host pool is too small for the hit")
+        controller.prefetch_buffer.put(operation)
+        while True:
+            ack = controller.ack_prefetch_queue.get(timeout=timeout_s)
+            if ack.completed_tokens is not None:
+                operation.completed_tokens = ack.completed_tokens
+            if ack.completed_req:
+                return Prefetched(hit, operation.completed_tokens, operation.host_indices)
+
+    def _start_prefetch(self, tokens: list[int]) -> Any:
+        self._requests += 1
+        request = f"request-{self._requests}"
+        if self.case.controller == "base":
+            return self.controller.prefetch(request, tokens, None, None)
+        from sglang.srt.mem_cache.base_prefix_cache import CacheRequestHandle
+        from sglang.srt.mem_cache.radix_cache import RadixKey
+
+        handle = CacheRequestHandle(request, self._requests)
+        return self.controller.prefetch(handle, RadixKey(array("q", tokens)), None, None)
+
+
+def _raw(view: Any) -> bytes:
+    data: bytes = view.contiguous().view(torch.uint8).flatten().numpy().tobytes()
+    return data
+
+
+def _ranks(case: Case) -> Any:
+    ranks = {
+        f"{group}_{what}": int(what == "size")
+        for group in ("pp", "attn_cp", "attn_dp", "attn_dcp")
+        for what in ("rank", "size")
+    }
+    for group in ("tp", "attn_tp"):
+        ranks |= {f"{group}_rank": case.tp_rank, f"{group}_size": case.tp_size}
+    return get_parallel().override(**ranks)
+
+
+def _device_pool(case: Case) -> Any:
+    from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
+
+    common = {
+        "size": max(512, 2 * case.pages * case.page_size),
+        "page_size": case.page_size,
+        "dtype": getattr(torch, case.dtype),
+        "layer_num": case.layers,
+        "device": "cpu",
+        "enable_memory_saver": False,
+    }
+    if case.kind == "mla":
+        return MLATokenToKVPool(kv_lora_rank=2 * case.head_dim, qk_rope_head_dim=case.head_dim, **common)
+    v_head_dim = case.head_dim * 2 if case.kind == "mha_asymmetric" else None
+    return MHATokenToKVPool(head_num=case.heads, head_dim=case.head_dim, v_head_dim=v_head_dim, **common)
+
+
+def _host_pool(case: Case, device_pool: Any) -> Any:
+    from sglang.srt.mem_cache.pool_host.mha import get_mha_host_pool_cls
+    from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
+
+    info = device_pool.get_device_pool_infos()[0].buffer_info
+    common = {
+        "buffer_info": info,
+        "host_to_device_ratio": 1.5,
+        "host_size": 0,
+        "page_size": case.page_size,
+        "layout": case.layout,
+        "pin_memory": False,
+        "device": "cpu",
+        "allocator_type": case.allocator,
+        "device_capacity_tokens": device_pool.size,
+        "start_layer": device_pool.start_layer,
+        "end_layer": device_pool.end_layer,
+        "host_token_capacity": None,
+    }
+    if case.kind == "mla":
+        return MLATokenToKVPoolHost(**common, target_layer_num=device_pool.layer_num, dcp_size=1, dcp_rank=0)
+    return get_mha_host_pool_cls(info)(**common)
+
+
+def _controller(case: Case, device_pool: Any, host_pool: Any, side_pools: Any) -> Any:
+    from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
+
+    allocator = PagedTokenToKVPoolAllocator(
+        size=device_pool.size,
+        page_size=case.page_size,
+        dtype=device_pool.dtype,
+        device="cpu",
+        kvcache=device_pool,
+        need_sort=False,
+    )
+    common = {
+        "page_size": case.page_size,
+        "tp_group": None,
+        "load_cache_event": threading.Event(),
+        "write_policy": "write_through",
+        "io_backend": "direct",
+        "storage_backend": case.backend,
+        "model_name": case.model_name,
+        "prefetch_threshold": case.page_size,
+        "storage_backend_extra_config": case.extra_config,
+    }
+    if case.controller == "base":
+        from sglang.srt.managers.cache_controller import HiCacheController
+
+        return HiCacheController(allocator, host_pool, **common)
+    from sglang.srt.mem_cache.hicache_storage import PoolName
+    from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import HybridCacheController
+    from sglang.srt.mem_cache.pool_host import HostPoolGroup, PoolEntry
+
+    entries = [
+        PoolEntry(
+            name=PoolName.KV,
+            host_pool=host_pool,
+            device_pool=device_pool,
+            layer_mapper=lambda layer: layer if 0 <= layer < case.layers else None,
+            is_primary_index_anchor=True,
+        )
+    ]
+    if side_pools is not None:
+        entries += side_pools(device_pool, host_pool)
+    return HybridCacheController(
+        allocator, HostPoolGroup(entries), transfer_layer_id_max=case.layers, **common
+    )

@@ -1,0 +1,86 @@
+"""A process that is one engine rank after another: commands as JSON lines on stdin, answers as JSON lines on
+stdout.
+
+Importing SGLang takes many seconds; a worker pays for it once and then runs any number of cases.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import traceback
+from typing import Any, TextIO
+
+
+def main() -> int:
+    """Serves commands until stdin ends."""
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what SGLang prints belongs to the log, not between the answers
+    import logging
+
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s"
+    )
+    serve(sys.stdin, replies)
+    return 0
+
+
+def serve(commands: TextIO, replies: TextIO) -> None:
+    """One answer a command; an exception is an answer too."""
+    from sglang_harness.case import Case
+
+    for line in commands:
+        command = json.loads(line)
+        try:
+            answer = {"write": write, "read": read}[command["verb"]](Case.from_json(command["case"]))
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        replies.write(json.dumps(answer) + "\n")
+
+
+def write(case: Any) -> dict[str, Any]:
+    """Fills pages and backs them up."""
+    from sglang_harness.engine import Engine
+
+    with Engine(case) as engine:
+        slots = engine.host_pool.alloc(case.pages * case.page_size)
+        engine.fill(slots, case.seed)
+        hashes, stored = engine.backup(slots, case.tokens)
+        return {"hashes": hashes, "stored_tokens": stored, **_contents(engine, slots), **_report(engine)}
+
+
+def read(case: Any) -> dict[str, Any]:
+    """Prefetches the same prompt into other slots of a pool that starts empty."""
+    from sglang_harness.engine import Engine
+
+    with Engine(case) as engine:
+        engine.wipe()
+        engine.host_pool.alloc(3 * case.page_size)  # so that pages land elsewhere than in the writer
+        got = engine.prefetch(case.tokens)
+        contents = {"digests": []} if got.host_indices is None else _contents(engine, got.host_indices)
+        return {
+            "hit_tokens": got.hit_tokens,
+            "loaded_tokens": got.completed_tokens,
+            **contents,
+            **_report(engine),
+        }
+
+
+def _contents(engine: Any, slots: Any) -> dict[str, Any]:
+    contents: dict[str, Any] = {"digests": [_digest(page) for page in engine.page_bytes(slots)]}
+    if engine.case.layout == "page_head":
+        contents["heads"] = [[_digest(head) for head in page] for page in engine.head_bytes(slots)]
+    return contents
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _report(engine: Any) -> dict[str, Any]:
+    backend = engine.backend
+    return {"counters": backend.counters()} if hasattr(backend, "counters") else {}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""SGLang's copy kernels between a "device" pool and the host pool, in torch, for the layouts that the
+server tests use.
+"""
+
+import ctypes
+from typing import Any
+
+__all__ = ["transfer_kv_all_layer_lf_pf", "transfer_kv_per_layer_pf_lf"]
+
+
+def transfer_kv_all_layer_lf_pf(
+    *,
+    src_k_layers: Any,
+    dst_k: Any,
+    src_v_layers: Any,
+    dst_v: Any,
+    src_indices: Any,
+    dst_indices: Any,
+    item_size: int,
+    dst_layout_dim: int,
+    num_layers: int,
+    **_: Any,
+) -> None:
+    """Device to host, layout page_first: one row of `item_size` bytes a token and layer; src_*_layers
+    are addresses.
+    """
+    for layers, host in ((src_k_layers, dst_k), (src_v_layers, dst_v)):
+        base = host.data_ptr()
+        for layer, source in enumerate(layers.tolist()[:num_layers]):
+            for from_slot, to_slot in zip(src_indices.tolist(), dst_indices.tolist(), strict=True):
+                target = base + to_slot * dst_layout_dim + layer * item_size
+                ctypes.memmove(target, source + from_slot * item_size, item_size)
+
+
+def transfer_kv_per_layer_pf_lf(
+    *,
+    src_k: Any,
+    dst_k: Any,
+    src_v: Any,
+    dst_v: Any,
+    src_indices: Any,
+    dst_indices: Any,
+    layer_id: int,
+    **_: Any,
+) -> None:
+    """Host (token, layer, head, dim) to one layer of the device pool."""
+    dst_k[dst_indices] = src_k[src_indices, layer_id]
+    dst_v[dst_indices] = src_v[src_indices, layer_id]

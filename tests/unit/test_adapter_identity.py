@@ -1,0 +1,214 @@
+"""From SGLang's configuration and pool to identity and shards: what must differ differs, what must
+agree agrees.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kvstore_client import Identity, Shard
+
+from hicache_adapter import AdapterConfig, ConfigError
+from hicache_adapter.model_facts import ModelFacts, read_model_facts
+from hicache_adapter.page_identity import head_split, page_identity, rank_shards
+
+
+class HostPool(SimpleNamespace):
+    """The attributes of an SGLang host pool that say what its bytes are."""
+
+
+def mha_pool(**changes: Any) -> HostPool:
+    fields = {
+        "dtype": "torch.bfloat16",
+        "layout": "page_first",
+        "page_size": 64,
+        "layer_num": 32,
+        "target_layer_num": 32,
+        "start_layer": 0,
+        "head_num": 8,
+        "head_dim": 128,
+        "v_head_dim": 128,
+    }
+    return HostPool(**(fields | changes))
+
+
+def mla_pool(**changes: Any) -> HostPool:
+    fields = {
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+        "kv_cache_dim": 576,
+        "head_num": 1,
+        "head_dim": 576,
+    }
+    return mha_pool(**(fields | changes))
+
+
+def sglang_config(**changes: Any) -> SimpleNamespace:
+    fields = {"tp_rank": 0, "tp_size": 1, "is_mla_model": False, "model_name": "acme/model"}
+    return SimpleNamespace(**(fields | changes))
+
+
+def identity(
+    config: Any = None, pool: Any = None, facts: ModelFacts | None = None, flat: bool = False, **options: Any
+) -> Identity:
+    adapter = AdapterConfig.from_extra_config({"masters": "a:1"} | options, {})
+    return page_identity(
+        config or sglang_config(), pool or mha_pool(), adapter, facts or ModelFacts(), flat_pages=flat
+    )
+
+
+VARIANTS = {
+    "base": lambda: identity(),
+    "another model": lambda: identity(sglang_config(model_name="acme/other")),
+    "no model name": lambda: identity(sglang_config(model_name=None)),
+    "float16": lambda: identity(pool=mha_pool(dtype="torch.float16")),
+    "fp8_e4m3": lambda: identity(
+        pool=mha_pool(dtype="torch.uint8"), facts=ModelFacts(kv_cache_dtype="fp8_e4m3")
+    ),
+    "fp8_e5m2": lambda: identity(
+        pool=mha_pool(dtype="torch.uint8"), facts=ModelFacts(kv_cache_dtype="fp8_e5m2")
+    ),
+    "fp8_e4m3 of another accelerator": lambda: identity(
+        pool=mha_pool(dtype="torch.uint8"), facts=ModelFacts(kv_cache_dtype="fp8_e4m3", accelerator="hip")
+    ),
+    "fp8 stored as such": lambda: identity(pool=mha_pool(dtype="torch.float8_e4m3fn")),
+    "page_head": lambda: identity(pool=mha_pool(layout="page_head")),
+    "page_first_direct": lambda: identity(pool=mha_pool(layout="page_first_direct")),
+    "layer_first": lambda: identity(pool=mha_pool(layout="layer_first")),
+    "layer_first, flat": lambda: identity(pool=mha_pool(layout="layer_first"), flat=True),
+    "page size": lambda: identity(pool=mha_pool(page_size=32)),
+    "head count": lambda: identity(pool=mha_pool(head_num=4)),
+    "head width": lambda: identity(pool=mha_pool(head_dim=64)),
+    "value width": lambda: identity(pool=mha_pool(v_head_dim=64)),
+    "pool class": lambda: identity(pool=type("OtherPool", (HostPool,), {})(**vars(mha_pool()))),
+    "mla": lambda: identity(sglang_config(is_mla_model=True), mla_pool()),
+    "mla row width": lambda: identity(sglang_config(is_mla_model=True), mla_pool(kv_cache_dim=656)),
+    "packed draft layers": lambda: identity(pool=mha_pool(layer_num=33)),
+    "another draft model": lambda: identity(
+        pool=mha_pool(layer_num=33), facts=ModelFacts(draft_model="acme/draft@2")
+    ),
+    "revision": lambda: identity(revision="r2"),
+    "revision told by sglang": lambda: identity(facts=ModelFacts(revision="r3")),
+    "tag": lambda: identity(tag="blue"),
+    "quantized weights": lambda: identity(facts=ModelFacts(quantization="awq")),
+    "rope override": lambda: identity(facts=ModelFacts(model_overrides='{"rope_theta":1e6}')),
+}
+
+
+def test_every_difference_that_changes_bytes_is_another_identity() -> None:
+    names: dict[bytes, str] = {}
+    for name, make in VARIANTS.items():
+        encoded = make().canonical()
+        assert encoded not in names, f"{name} collides with {names[encoded]}"
+        names[encoded] = name
+
+
+@pytest.mark.parametrize("tp_size", [1, 2, 4, 8])
+def test_ranks_and_tp_sizes_of_one_model_share_the_identity(tp_size: int) -> None:
+    for rank in range(tp_size):
+        config = sglang_config(tp_rank=rank, tp_size=tp_size, dp_rank=rank % 2, pp_rank=0, pp_size=1)
+        assert identity(config, mha_pool(head_num=8 // tp_size)) == identity()
+
+
+def test_flat_pages_differ_only_where_their_bytes_do() -> None:
+    for layout in ("page_first", "page_first_direct", "page_head"):
+        pool = mha_pool(layout=layout)
+        assert identity(pool=pool, flat=True) == identity(pool=pool)
+    config, pool = sglang_config(is_mla_model=True), mla_pool(layout="layer_first")
+    assert identity(config, pool, flat=True) == identity(config, pool)
+
+
+@pytest.mark.parametrize(
+    ("told", "meant"), [("bf16", "bfloat16"), ("fp8_e4m3", "fp8_e4m3"), ("half", "float16")]
+)
+def test_a_kv_dtype_in_the_extra_config_wins_and_is_normalized(told: str, meant: str) -> None:
+    made = identity(pool=mha_pool(dtype="torch.uint8"), kv_dtype=told)
+    assert (made.kv_dtype, made.store_dtype) == (meant, "uint8")
+
+
+def test_fp8_of_unknown_kind_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ConfigError, match=r"^kv_dtype: .*fp8_e4m3"):
+        identity(pool=mha_pool(dtype="torch.uint8"))
+
+
+def test_outside_of_a_server_there_are_no_model_facts() -> None:
+    assert read_model_facts().kv_cache_dtype == ""
+
+
+# ---- shards ------------------------------------------------------------------------------------------
+
+
+def keys_of(config: Any, pool: Any) -> set[Shard]:
+    return set(rank_shards(config, pool))
+
+
+@pytest.mark.parametrize("tp_size", [1, 2, 4, 8])
+@pytest.mark.parametrize("pp_size", [1, 2])
+@pytest.mark.parametrize("cp_size", [1, 2])
+@pytest.mark.parametrize("mla", [False, True])
+def test_every_rank_has_its_own_shard_unless_the_cache_is_replicated(
+    tp_size: int, pp_size: int, cp_size: int, mla: bool
+) -> None:
+    seen: dict[tuple[Shard, ...], tuple[int, int, int]] = {}
+    for tp in range(tp_size):
+        for pp in range(pp_size):
+            for cp in range(cp_size):
+                config = sglang_config(
+                    tp_rank=tp,
+                    tp_size=tp_size,
+                    pp_rank=pp,
+                    pp_size=pp_size,
+                    attn_cp_rank=cp,
+                    attn_cp_size=cp_size,
+                    is_mla_model=mla,
+                )
+                pool = (mla_pool if mla else mha_pool)(layer_num=16, start_layer=16 * pp, head_num=1)
+                shards, place = rank_shards(config, pool), (0 if mla else tp, pp, cp)
+                assert seen.setdefault(shards, place) == place
+    assert len(seen) == (1 if mla else tp_size) * pp_size * cp_size
+
+
+def test_dp_replicas_share() -> None:
+    assert rank_shards(sglang_config(dp_rank=0), mha_pool()) == rank_shards(
+        sglang_config(dp_rank=3), mha_pool()
+    )
+
+
+def test_tp_lcm_size_cuts_page_head_into_the_same_groups_for_every_tp_size() -> None:
+    whole = keys_of(sglang_config(tp_lcm_size=8), mha_pool(layout="page_head"))
+    assert len(whole) == 8
+    for tp_size in (1, 2, 4, 8):
+        ranks = [
+            rank_shards(
+                sglang_config(tp_rank=rank, tp_size=tp_size, tp_lcm_size=8),
+                mha_pool(layout="page_head", head_num=8 // tp_size),
+            )
+            for rank in range(tp_size)
+        ]
+        assert [shard.head_group for shards in ranks for shard in shards] == list(range(8))
+        assert set().union(*ranks) == whole
+
+
+def test_tp_lcm_size_has_no_effect_on_other_layouts_or_replicated_caches() -> None:
+    assert head_split(sglang_config(tp_lcm_size=8), mha_pool(layout="page_first")) == 1
+    config = sglang_config(tp_lcm_size=8, is_mla_model=True)
+    assert head_split(config, mla_pool()) == 1
+    assert rank_shards(config, mla_pool()) == rank_shards(sglang_config(is_mla_model=True), mla_pool())
+
+
+def test_heads_that_do_not_come_out_even_are_refused_once_and_clearly() -> None:
+    with pytest.raises(ConfigError, match=r"^tp_lcm_size: .*at most 2"):
+        head_split(sglang_config(tp_size=2, tp_lcm_size=4), mha_pool(layout="page_head", head_num=1))
+
+
+def test_a_pipeline_stage_that_does_not_know_its_layers_is_refused() -> None:
+    with pytest.raises(ValueError, match="pipeline stage 1 of 2"):
+        rank_shards(sglang_config(pp_rank=1, pp_size=2), mha_pool(start_layer=0))
+
+
+def test_a_config_of_an_old_version_without_the_newer_fields_works() -> None:
+    assert rank_shards(SimpleNamespace(tp_rank=1, tp_size=2), mha_pool()) == (
+        Shard(layer_count=32, head_group=1, head_groups=2),
+    )
