@@ -171,9 +171,13 @@ class PageClient:
     def bump_namespace(self, handle: int, deadline_ms: int) -> int: ...
     def namespace_state(self, handle: int) -> tuple[bytes, int]:
         """(namespace id or b'' when not open, epoch)"""
-    def exists(self, handle: int, pool: int, shards: bytes, hashes: bytes, pin_ms: int, deadline_ms: int) -> bytes:
+    def exists(
+        self, handle: int, pool: int, shards: bytes, hashes: bytes, pin_ms: int, deadline_ms: int
+    ) -> bytes:
         """OK where the object is there (and, with pin_ms > 0, pinned at its segment), MISS otherwise."""
-    def get(self, handle: int, pool: int, shards: bytes, hashes: bytes, memory: "Pieces", deadline_ms: int) -> bytes:
+    def get(
+        self, handle: int, pool: int, shards: bytes, hashes: bytes, memory: Pieces, deadline_ms: int
+    ) -> bytes:
         """Fills the pieces of each entry. Only entries answered OK hold the object's bytes; others may hold anything."""
     def put(
         self,
@@ -181,14 +185,16 @@ class PageClient:
         pool: int,
         shards: bytes,
         hashes: bytes,
-        memory: "Pieces",
+        memory: Pieces,
         deadline_ms: int,
         ack_committed: bool = True,
         depth: int = 0,
         texts: list[str] | None = None,
     ) -> bytes:
         """OK (written) or EXISTS (was there) are success. `depth`: position of the first key in its prefix."""
-    def fetch(self, handle: int, pool: int, shards: bytes, hashes: bytes, deadline_ms: int, bytes_max: int) -> list[bytes | None]:
+    def fetch(
+        self, handle: int, pool: int, shards: bytes, hashes: bytes, deadline_ms: int, bytes_max: int
+    ) -> list[bytes | None]:
         """get() into fresh bytes, for objects of unknown length."""
     def remove(self, handle: int, pool: int, shards: bytes, hashes: bytes, deadline_ms: int) -> bytes: ...
     def register_fd(self, address: int, size_bytes: int, fd: int) -> bool:
@@ -210,10 +216,10 @@ class Pieces:
     """
 
     @staticmethod
-    def affine(plan: list[list[tuple[int, int, int]]], indices: Buffer) -> "Pieces":
+    def affine(plan: list[list[tuple[int, int, int]]], indices: Buffer) -> Pieces:
         """plan[s] = [(base, stride, size_bytes), ...]; indices: int64, one a key."""
     @staticmethod
-    def from_pointers(pointers: Buffer, sizes: Buffer, pieces_per_entry: int) -> "Pieces":
+    def from_pointers(pointers: Buffer, sizes: Buffer, pieces_per_entry: int) -> Pieces:
         """pointers: uint64, sizes: uint64, both entry-major with pieces_per_entry items an entry."""
     @property
     def entry_count(self) -> int: ...

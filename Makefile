@@ -1,0 +1,144 @@
+# Everything a developer or CI runs. `make help` lists the targets; each is incremental and safe to repeat.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+JOBS ?= $(shell nproc)
+# Native sanitizer build: empty, address (ASan + UBSan) or thread (TSan).
+SANITIZE ?=
+# Extra arguments for pytest, `kvstore up` and the benchmark harness.
+ARGS ?=
+
+VENV := .venv
+SGLANG_VENV := .venv-sglang
+BENCH_VENV := .venv-bench
+BIN := $(VENV)/bin
+RESULTS := build/results
+NATIVE_BUILD := build/native$(addprefix -,$(SANITIZE))
+PIP := -m pip install --quiet --disable-pip-version-check
+# cmake and ninja come from the system, or else from the venv (see $(VENV)/.deps).
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+NATIVE_FILES := $(shell find native -name '*.[ch]pp')
+NATIVE_INPUTS := CMakeLists.txt pyproject.toml $(NATIVE_FILES) $(shell find native -name CMakeLists.txt) \
+                 $(shell find proto -name '*.proto')
+PYTHON_FILES := $(shell find kvstore client hicache_adapter -name '*.py*' -not -path '*/__pycache__/*')
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
+
+# ---- running it -------------------------------------------------------------------------------------------------------
+
+.PHONY: up
+up: $(VENV)/.built ## build if needed, then run a master and one segment on this machine until Ctrl-C
+	$(BIN)/kvstore up $(ARGS)
+
+# ---- virtual environments ---------------------------------------------------------------------------------------------
+
+.PHONY: venv
+venv: $(VENV)/.built ## build and install everything into .venv, run nothing
+
+$(VENV)/.deps: pyproject.toml tools/check_host.py tools/requirements.py
+	$(PYTHON) tools/check_host.py
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python $(PIP) --upgrade pip
+	$(BIN)/python tools/requirements.py build server test lint > $(VENV)/requirements.txt
+	$(BIN)/python $(PIP) -r $(VENV)/requirements.txt
+	command -v cmake >/dev/null || $(BIN)/python $(PIP) cmake
+	command -v ninja >/dev/null || $(BIN)/python $(PIP) ninja
+	touch $@
+
+$(VENV)/.built: $(VENV)/.deps $(NATIVE_INPUTS)
+	$(BIN)/python $(PIP) --no-deps --no-build-isolation --editable .
+	touch $@
+
+# The wheel that the other two environments install: they test and measure what a user would get.
+build/wheel/.built: $(VENV)/.deps $(NATIVE_INPUTS) $(PYTHON_FILES)
+	rm -rf build/wheel
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel .
+	touch $@
+
+# Every package is pinned in tests/sglang/requirements.txt, so nothing is resolved: SGLang's own metadata asks for CUDA builds.
+$(SGLANG_VENV)/.deps: tests/sglang/requirements.txt tools/check_host.py
+	$(PYTHON) tools/check_host.py --sglang
+	test -x $(SGLANG_VENV)/bin/python || $(PYTHON) -m venv $(SGLANG_VENV)
+	$(SGLANG_VENV)/bin/python $(PIP) --no-deps -r tests/sglang/requirements.txt
+	touch $@
+
+$(SGLANG_VENV)/.built: $(SGLANG_VENV)/.deps build/wheel/.built
+	$(SGLANG_VENV)/bin/python $(PIP) --no-deps --force-reinstall build/wheel/*.whl
+	touch $@
+
+$(BENCH_VENV)/.deps: benchmarks/requirements.txt pyproject.toml $(VENV)/.deps
+	$(PYTHON) tools/check_host.py --mooncake || echo "Going on: the benchmark leaves that peer out and says so."
+	test -x $(BENCH_VENV)/bin/python || $(PYTHON) -m venv $(BENCH_VENV)
+	$(BIN)/python tools/requirements.py server > $(BENCH_VENV)/requirements.txt
+	$(BENCH_VENV)/bin/python $(PIP) -r $(BENCH_VENV)/requirements.txt
+	$(BENCH_VENV)/bin/python $(PIP) --no-deps -r benchmarks/requirements.txt
+	touch $@
+
+$(BENCH_VENV)/.built: $(BENCH_VENV)/.deps build/wheel/.built
+	$(BENCH_VENV)/bin/python $(PIP) --no-deps --force-reinstall build/wheel/*.whl
+	touch $@
+
+# ---- tests ------------------------------------------------------------------------------------------------------------
+
+.PHONY: test
+test: ## set up everything and run every check and test; CI runs this
+	$(PYTHON) tools/run_tests.py --results $(RESULTS) venv lint native-test native-test-address native-test-thread \
+	  pytest packaging-test sglang-venv sglang-test
+
+.PHONY: lint
+lint: $(VENV)/.built ## ruff, mypy --strict, clang-format; changes nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(NATIVE_FILES)
+
+.PHONY: format
+format: $(VENV)/.deps ## rewrite the sources as the linters want them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(NATIVE_FILES)
+
+.PHONY: native-test native-test-address native-test-thread
+native-test: $(VENV)/.deps ## C++ tests; SANITIZE=address (ASan + UBSan) or SANITIZE=thread (TSan)
+	cmake -S . -B $(NATIVE_BUILD) -G Ninja -DKVSTORE_BUILD_PYTHON=OFF -DKVSTORE_BUILD_TESTS=ON \
+	  -DKVSTORE_SANITIZE=$(SANITIZE) > /dev/null
+	cmake --build $(NATIVE_BUILD) --parallel $(JOBS)
+	mkdir -p $(RESULTS)
+	$(if $(filter thread,$(SANITIZE)),setarch --addr-no-randomize) ctest --test-dir $(NATIVE_BUILD) --output-on-failure \
+	  --no-tests=error --output-junit $(CURDIR)/$(RESULTS)/native-test$(addprefix -,$(SANITIZE)).xml
+
+native-test-%:
+	$(MAKE) --no-print-directory native-test SANITIZE=$*
+
+.PHONY: unit pytest packaging-test sglang-venv sglang-test
+unit: $(VENV)/.built ## the fast Python tests (tests/unit, tests/contract); ARGS= goes to pytest
+	$(BIN)/pytest tests/unit tests/contract --quiet $(ARGS)
+
+pytest: $(VENV)/.built ## every Python test but packaging and SGLang
+	$(BIN)/pytest tests --ignore tests/packaging --ignore tests/sglang --quiet --durations 10 \
+	  --junitxml $(RESULTS)/pytest.xml $(ARGS)
+
+packaging-test: $(VENV)/.built ## sdist, wheel and bare-install tests
+	$(BIN)/pytest tests/packaging --quiet --junitxml $(RESULTS)/packaging-test.xml $(ARGS)
+
+sglang-venv: $(SGLANG_VENV)/.built $(VENV)/.built ## set up .venv-sglang (about 3 GB), run nothing
+
+sglang-test: sglang-venv ## tests against a real SGLang on CPU
+	$(SGLANG_VENV)/bin/python -m pytest tests/sglang --quiet --durations 10 --junitxml $(RESULTS)/sglang-test.xml $(ARGS)
+
+# ---- benchmarks -------------------------------------------------------------------------------------------------------
+
+.PHONY: bench
+bench: $(BENCH_VENV)/.built ## compare with memcpy and Mooncake Store; ARGS= goes to the harness (see --help)
+	$(BENCH_VENV)/bin/python -m benchmarks $(ARGS)
+
+.PHONY: clean
+clean: ## remove every build output and virtual environment
+	rm -rf build dist $(VENV) $(SGLANG_VENV) $(BENCH_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,34 @@
+"""The benchmark harness runs its peers, checks every byte and reports."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("peers", [["memcpy", "sockets"], ["kvstore-tcp", "kvstore-same-host"]], ids="+".join)
+def test_the_harness_measures_peers_and_verifies_their_bytes(peers: list[str], tmp_path: Path) -> None:
+    report_file = tmp_path / "report.md"
+    size = ["--sizes-kib", "64", "--batch", "16", "--repetitions", "2", "--pool-mib", "128"]
+    command = [sys.executable, "-m", "benchmarks", "--peers", *peers, *size, "--out", str(report_file)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    report = report_file.read_text()
+    assert report.strip() == done.stdout.strip()
+    assert "Pages with a wrong byte: 0." in report
+    for peer in peers:
+        for verb in ("put", "get"):
+            assert re.search(rf"^\| 64 KiB \| {verb} \| {peer} \| \d+\.\d\d \|", report, re.MULTILINE), report
+
+
+def test_a_pool_too_small_for_the_run_is_refused_with_the_size_it_needs(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks", "--peers", "memcpy", "--pool-mib", "64"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert re.search(r"--pool-mib 64: .*allow at least \d+", done.stderr)

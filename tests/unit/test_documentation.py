@@ -1,0 +1,56 @@
+"""The operator's page names every setting and metric, and what the documents refer to is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hicache_adapter.config import AdapterConfig
+from kvstore.segment import metrics as segment_metrics
+from kvstore.segment.config import SegmentSettings
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+OPERATIONS = (REPOSITORY / "docs" / "operations.md").read_text()
+DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
+TOKENS = set(re.findall(r"`([^`]+)`", OPERATIONS))
+
+
+@pytest.mark.parametrize("name", sorted(SegmentSettings.model_fields))
+def test_each_segment_setting_is_documented(name: str) -> None:
+    assert f"--{name.replace('_', '-')}" in TOKENS
+
+
+@pytest.mark.parametrize("name", sorted([*AdapterConfig.__dataclass_fields__, "token_file"]))
+def test_each_adapter_option_is_documented(name: str) -> None:
+    assert name in TOKENS
+
+
+def segment_metric_names() -> list[str]:
+    tables = {
+        "": ("_STORE_GAUGES", "_STORE_COUNTERS"),
+        "data_port_": ("_SERVER_GAUGES", "_SERVER_COUNTERS"),
+        "control_": ("_CONTROL_GAUGES", "_CONTROL_COUNTERS"),
+    }
+    return [
+        p + name for p, group in tables.items() for table in group for name in getattr(segment_metrics, table)
+    ]
+
+
+@pytest.mark.parametrize("name", segment_metric_names())
+def test_each_segment_metric_is_documented(name: str) -> None:
+    assert name in TOKENS
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_links_between_documents_lead_somewhere(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text())
+    assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_make_targets_named_in_documents_exist(document: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:`|^ {4,})make ([a-z-]+)", document.read_text(), re.MULTILINE))
+    assert named - targets == set()
