@@ -32,10 +32,10 @@ class KvstoreServers(Servers):
             "listening",
             kvstore,
             "master",
-            f"--data-dir={self.directory / 'kvstore-master'}",
+            f"--metadata-uri=rocksdb://{self.directory / 'kvstore-master'}",
             "--directory-port=0",
             "--control-port=0",
-            "--http-port=-1",
+            "--http-port=0",
         )
         self._masters = f"127.0.0.1:{master['directory_port']}"
         self._announced(
