@@ -6,15 +6,20 @@ namespace kvstore {
 namespace {
 
 int64_t now_us() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(Deadline::Clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::microseconds>(Deadline::Clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace
 
-SegmentPeer::SegmentPeer(SegmentRecord record, TransportContext& context, const BreakerOptions& breaker, uint64_t seed)
-    : context_(context), breaker_(breaker.backoff_ms_min, breaker.backoff_ms_max, seed), record_(std::move(record)) {
+SegmentPeer::SegmentPeer(SegmentRecord record, TransportContext& context, const BreakerOptions& breaker,
+                         uint64_t seed)
+    : context_(context),
+      breaker_(breaker.backoff_ms_min, breaker.backoff_ms_max, seed),
+      record_(std::move(record)) {
   // A guess until a transport is chosen, so that the first put already prefers the segment of its own host.
-  same_host_ = context_.same_host_enabled && !record_.unix_path.empty() && ::access(record_.unix_path.c_str(), W_OK) == 0;
+  same_host_ = context_.same_host_enabled && !record_.unix_path.empty() &&
+               ::access(record_.unix_path.c_str(), W_OK) == 0;
 }
 
 SegmentRecord SegmentPeer::record() const {
@@ -31,8 +36,15 @@ void SegmentPeer::note_no_space() {
   no_puts_until_us_.store(now_us() + kNoSpaceBackoffMs * 1000, std::memory_order_relaxed);
 }
 
+bool SegmentPeer::readable() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return record_.readable();
+}
+
 bool SegmentPeer::takes_puts() const {
-  return usable() && record().writable() && now_us() >= no_puts_until_us_.load(std::memory_order_relaxed);
+  if (!usable() || now_us() < no_puts_until_us_.load(std::memory_order_relaxed)) return false;
+  std::lock_guard<std::mutex> lock(mutex_);
+  return record_.writable();
 }
 
 const char* SegmentPeer::transport_name() const {
@@ -43,7 +55,8 @@ const char* SegmentPeer::transport_name() const {
 NetStatus SegmentPeer::transport(const Deadline& deadline, std::shared_ptr<Transport>* out) {
   std::unique_lock<std::mutex> lock(mutex_);
   while (opening_) {
-    if (opened_.wait_until(lock, deadline.end()) == std::cv_status::timeout && opening_) return NetStatus::kTimeout;
+    if (opened_.wait_until(lock, deadline.end()) == std::cv_status::timeout && opening_)
+      return NetStatus::kTimeout;
   }
   if (transport_ == nullptr) {
     opening_ = true;
@@ -80,8 +93,9 @@ void SegmentPeer::submit(TransportBatch& batch, const Deadline& call_deadline) {
     context_.counters.add(Counter::kBreakerRefusals, batch.entries.size());
     return;
   }
-  const Deadline deadline =
-      ticket.verdict == CircuitBreaker::Verdict::kProbe ? call_deadline.with_stall_ms(kProbeStallMs) : call_deadline;
+  const Deadline deadline = ticket.verdict == CircuitBreaker::Verdict::kProbe
+                                ? call_deadline.with_stall_ms(kProbeStallMs)
+                                : call_deadline;
   std::shared_ptr<Transport> used;
   NetStatus status = NetStatus::kClosed;
   try {
@@ -90,7 +104,8 @@ void SegmentPeer::submit(TransportBatch& batch, const Deadline& call_deadline) {
       batch.set_all(entry_status(status));
     else
       status = used->submit(batch, deadline);
-  } catch (...) {  // out of memory: nothing was learned about the peer, and every entry has the status it last got
+  } catch (
+      ...) {  // out of memory: nothing was learned about the peer, and every entry has the status it last got
     batch.set_all(wire::Status::kUnavailable);
     context_.counters.add(Counter::kInternalErrors);
     breaker_.cancel(ticket, Deadline::Clock::now());

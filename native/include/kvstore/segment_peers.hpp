@@ -41,6 +41,7 @@ class SegmentPeer {
   bool usable() const { return !breaker_.refusing(Deadline::Clock::now()); }
   void note_no_space();
   bool takes_puts() const;
+  bool readable() const;
   bool same_host() const { return same_host_.load(std::memory_order_relaxed); }
   const char* transport_name() const;
 
