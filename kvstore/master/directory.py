@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Protocol
 
-from kvstore_client.wire import NamespaceReply, Status
-
 from kvstore.common.errors import FencedError, RefusedError, StoreError
 from kvstore.common.logs import log_event
 from kvstore.master import effects as ef
@@ -22,6 +20,7 @@ from kvstore.master.metadata.store import Fence, MetadataStore
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.placement import Candidate, PlacementPolicy
 from kvstore.master.state import DirectoryState, Recovered, StateLimits
+from kvstore_client.wire import NamespaceReply, Status
 
 logger = logging.getLogger(__name__)
 

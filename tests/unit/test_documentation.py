@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from kvstore_client import Client
-from kvstore_client._native import DirectoryIndex
 
 from hicache_adapter.config import AdapterConfig
 from kvstore.master.config import MasterSettings
@@ -16,6 +14,8 @@ from kvstore.master.metrics import MasterMetrics
 from kvstore.master.state import DirectoryState, Recovered, StateLimits
 from kvstore.segment import metrics as segment_metrics
 from kvstore.segment.config import SegmentSettings
+from kvstore_client import Client
+from kvstore_client._native import DirectoryIndex
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPERATIONS = (REPOSITORY / "docs" / "operations.md").read_text()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+
 from kvstore_client import _native
 
 from .peer import Peer, make_store

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+
 from kvstore_client import _native
 
 from .peer import (
