@@ -41,7 +41,8 @@ class SegmentStore:
         """Allocates and touches the whole pool. MemoryError names the limit that was hit and how to raise it."""
     @property
     def journal_fd(self) -> int:
-        """An eventfd that becomes readable when there is something to drain; owned by the store."""
+        """A descriptor that is readable when entries are due: somebody waits for one, many have piled up, or the
+        oldest has lain for 3 ms. Owned by the store."""
     @property
     def last_seq(self) -> int: ...
     @property
