@@ -50,6 +50,7 @@ void PageClient::close() {
   closed_ = true;
   idle_.wait(lock, [&] { return calls_in_flight_ == 0; });
   if (core_ == nullptr) return;
+  core_->peers.clear();  // hands the transports to the workers
   core_->workers.close();
   core_.reset();
 }

@@ -148,7 +148,7 @@ void PageClient::get(int handle, const CallKeys& keys, const Pieces& memory, con
   const CallGuard guard(*this);
   if (guard.core() == nullptr) return;
   in_namespace(*guard.core(), handle, call,
-               [&] { return get_entries(*guard.core(), call, call.all_entries(), memory, true); });
+               [&] { return get_entries(*guard.core(), call, call.all_entries(), memory); });
   count_call(counters_, kGetCounters, statuses, keys.entry_count());
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < keys.entry_count(); ++i)
@@ -157,9 +157,9 @@ void PageClient::get(int handle, const CallKeys& keys, const Pieces& memory, con
 }
 
 bool PageClient::get_entries(Core& core, Call& call, const std::vector<uint32_t>& entries,
-                             const Pieces& memory, bool use_cache) {
+                             const Pieces& memory) {
   std::vector<ObjectLocation> where(call.keys.entry_count());
-  if (use_cache) core.locations.find(call.fingerprints, entries, Deadline::Clock::now(), &where);
+  core.locations.find(call.fingerprints, entries, Deadline::Clock::now(), &where);
   std::vector<uint32_t> unknown;
   for (const uint32_t entry : entries)
     if (!where[entry].known()) unknown.push_back(entry);
@@ -288,7 +288,7 @@ void PageClient::fetch(int handle, const CallKeys& keys, const std::vector<uint3
     const Pieces memory = Pieces::sparse(pointers, {lengths.begin(), lengths.end()});
     call.statuses = found.data();
     in_namespace(*guard.core(), handle, call,
-                 [&] { return get_entries(*guard.core(), call, wanted, memory, true); });
+                 [&] { return get_entries(*guard.core(), call, wanted, memory); });
   }
   uint64_t bytes = 0;
   for (const uint32_t i : wanted) {

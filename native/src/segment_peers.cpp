@@ -52,6 +52,19 @@ const char* SegmentPeer::transport_name() const {
   return transport_ == nullptr ? "" : transport_->name();
 }
 
+// Taking a transport apart unmaps a pool, joins a thread, closes connections: whoever lets go of it last must not wait for that.
+std::shared_ptr<Transport> SegmentPeer::shared(std::unique_ptr<Transport> transport) {
+  if (transport == nullptr) return nullptr;
+  WorkerPool& workers = context_.workers;
+  return std::shared_ptr<Transport>(transport.release(), [&workers](Transport* last) {
+    try {
+      workers.post([last] { delete last; });
+    } catch (...) {  // out of memory for the task: late is better than leaked
+      delete last;
+    }
+  });
+}
+
 NetStatus SegmentPeer::transport(const Deadline& deadline, std::shared_ptr<Transport>* out) {
   std::unique_lock<std::mutex> lock(mutex_);
   while (opening_) {
@@ -65,7 +78,7 @@ NetStatus SegmentPeer::transport(const Deadline& deadline, std::shared_ptr<Trans
     NetStatus why = NetStatus::kUnreachable;
     std::shared_ptr<Transport> fresh;
     try {
-      fresh = open_transport(record, context_, deadline.within_ms(2 * context_.connect_timeout_ms), &why);
+      fresh = shared(open_transport(record, context_, deadline.within_ms(2 * context_.connect_timeout_ms), &why));
     } catch (...) {
       fresh = nullptr;
     }
@@ -118,7 +131,8 @@ void SegmentPeer::submit(TransportBatch& batch, const Deadline& call_deadline) {
   if (status == NetStatus::kTimeout) context_.counters.add(Counter::kTimeouts);
   if (status == NetStatus::kProtocol) context_.counters.add(Counter::kProtocolErrors);
   if (breaker_.failure(ticket, Deadline::Clock::now())) context_.counters.add(Counter::kBreakerOpen);
-  if (used != nullptr && used->same_host()) drop_transport(used);
+  // A hung peer will be the same one when it goes on; one that is gone may come back as another.
+  if (used != nullptr && status != NetStatus::kTimeout) drop_transport(used);
 }
 
 void SegmentPeers::follow(const SegmentMap& map) {

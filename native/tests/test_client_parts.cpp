@@ -109,6 +109,16 @@ TEST(all_parts_run_once_also_when_parts_run_parts_and_all_workers_are_busy) {
   CHECK_EQ(leaves.load(), 50 * 30 + 8);
 }
 
+TEST(posted_tasks_run_once_at_the_latest_when_the_pool_is_closed) {
+  WorkerPool pool(2);
+  std::atomic<int> done{0};
+  for (int i = 0; i < 100; ++i) pool.post([&] { done.fetch_add(1); });
+  pool.close();
+  CHECK_EQ(done.load(), 100);
+  pool.post([&] { done.fetch_add(1); });
+  CHECK_EQ(done.load(), 101);
+}
+
 TEST(a_segment_map_that_is_cut_or_ambiguous_is_refused) {
   const auto record = [](wire::Writer& w, uint32_t index) {
     w.u32(index).u8(1).zeros(3).zeros(32).u64(100).u64(10).u16(4).u16(99).u16(2).u16(0).raw("host", 4).raw(

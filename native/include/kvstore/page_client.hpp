@@ -107,8 +107,7 @@ class PageClient {
   void submit(Core& core, Call& call, const Groups& groups, const TransportBatch& prototype);
 
   bool exists_pinned(Core& core, Call& call, uint32_t pin_ms);
-  bool get_entries(Core& core, Call& call, const std::vector<uint32_t>& entries, const Pieces& memory,
-                   bool use_cache);
+  bool get_entries(Core& core, Call& call, const std::vector<uint32_t>& entries, const Pieces& memory);
   void report_suspects(Core& core, Call& call, const std::vector<std::pair<uint32_t, uint32_t>>& suspects);
   bool put_entries(Core& core, Call& call, const Pieces& memory, const PutOptions& options);
   bool remove_entries(Core& core, Call& call);

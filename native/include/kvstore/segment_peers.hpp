@@ -48,6 +48,7 @@ class SegmentPeer {
  private:
   // The transport, opened when there is none; one caller opens it while others wait.
   NetStatus transport(const Deadline& deadline, std::shared_ptr<Transport>* out);
+  std::shared_ptr<Transport> shared(std::unique_ptr<Transport> transport);
   void drop_transport(const std::shared_ptr<Transport>& failed);
 
   TransportContext& context_;
