@@ -6,10 +6,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Protocol
-
-from kvstore_client.wire import NamespaceReply, Status
 
 from kvstore.common.errors import FencedError, RefusedError, StoreError
 from kvstore.common.logs import log_event
@@ -22,6 +20,7 @@ from kvstore.master.metadata.store import Fence, MetadataStore
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.placement import Candidate, PlacementPolicy
 from kvstore.master.state import DirectoryState, Recovered, StateLimits
+from kvstore_client.wire import NamespaceReply, Status
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +71,7 @@ class Directory:
         self._map_changed: asyncio.Future[None] | None = None
         self._candidates: dict[int, Candidate] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
 
     def start(self) -> None:
         self.committer.start()
@@ -79,6 +79,8 @@ class Directory:
         self._spawn(self._watch_size(), "directory-size")
 
     async def stop(self) -> None:
+        """Ends the background work, commits what was accepted, and answers who still waits."""
+        self._stopping = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -217,8 +219,11 @@ class Directory:
 
     # ---- tasks ---------------------------------------------------------------------------------------------
 
-    def _spawn(self, work: object, name: str) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(work, name=name)  # type: ignore[arg-type]
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        if self._stopping:
+            work.close()  # the next start takes it up
+            return
+        task: asyncio.Task[None] = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 

@@ -13,9 +13,6 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvstore_client._native import DirectoryIndex
-from kvstore_client.wire_journal import count_entries, skip_entries
-
 from kvstore.common.errors import CorruptRecordError, StoreError
 from kvstore.common.logs import log_event
 from kvstore.master import layout
@@ -23,6 +20,8 @@ from kvstore.master.layout import ClusterRecord, LogKey, NamespaceRecord, Segmen
 from kvstore.master.metadata.store import Delete, DeleteRange, Fence, MetadataStore, Op, OpSet, Put
 from kvstore.master.records import Record, RecordKind
 from kvstore.master.state import Recovered, RecoveredSegment
+from kvstore_client._native import DirectoryIndex
+from kvstore_client.wire_journal import count_entries, skip_entries
 
 logger = logging.getLogger(__name__)
 

@@ -143,9 +143,7 @@ class MasterServer:
         self.failed.set()
 
 
-async def run(
-    settings: MasterSettings, on_listening: Callable[[MasterServer], None] | None = None
-) -> None:
+async def run(settings: MasterSettings, on_listening: Callable[[MasterServer], None] | None = None) -> None:
     """Runs a master until SIGTERM or SIGINT. Raises FencedError when another one has taken over.
 
     `on_listening` is called once, when it serves.

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from kvstore_client import Client, ConfigError, Identity, Namespace, Shard, SharedBuffer
 from support.processes import Cluster
 from support.running_cluster import paused, running_cluster

@@ -12,13 +12,13 @@ from pathlib import Path
 import grpc
 import pytest
 from kvstore.v1 import control_pb2 as pb
-from support.raw_client import RawClient, key_block
-from support.scripted_master import ScriptedMaster
 
 from kvstore.segment.config import SegmentSettings
 from kvstore.segment.errors import ClusterChanged, SegmentStartError
 from kvstore.segment.run import run
 from kvstore.segment.server import SegmentServer
+from support.raw_client import RawClient, key_block
+from support.scripted_master import ScriptedMaster
 
 NS = b"n" * 8
 OTHER_NS = b"o" * 8

@@ -18,6 +18,7 @@ import cpu_shims  # noqa: E402
 cpu_shims.install()  # before anything imports sglang
 
 from sglang_harness.worker_process import WorkerProcess  # noqa: E402
+
 from support.processes import Cluster  # noqa: E402
 from support.running_cluster import running_cluster  # noqa: E402
 

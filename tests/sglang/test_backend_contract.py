@@ -17,11 +17,11 @@ import pytest
 import torch
 from sglang_harness.case import Case
 from sglang_harness.engine import Engine
+
+from hicache_adapter import ConfigError
 from support.processes import Cluster
 from support.running_cluster import paused, running_cluster
 from support.waiting import wait_until
-
-from hicache_adapter import ConfigError
 
 NOWHERE = "127.0.0.1:1"
 GRACE_S = 0.5  # on top of a deadline, on a busy two-core machine

@@ -1,4 +1,5 @@
-"""The master's state machine on a real store interface, with commits that happen, fail or wait when a test says so."""
+"""The master's state machine on a real store interface, with commits that happen, fail or wait when a test
+says so."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from support.state_rig import StateRig
 
 from kvstore.common.errors import RefusedError
 from kvstore.common.identity import canonical_json, check_identity, identity_hash, namespace_id
@@ -13,6 +12,7 @@ from kvstore.master import layout
 from kvstore.master.recovery import EPOCH_FLOOR_STEP
 from kvstore.master.state import StateLimits
 from kvstore_client.wire import Status
+from support.state_rig import StateRig
 
 IDENTITY = b'{"dtype":"bf16","model":"m"}'
 
@@ -43,7 +43,9 @@ async def test_a_bump_makes_one_new_epoch_however_many_ask() -> None:
     rig.feed(ev.NamespaceBumped(3, old))
     await rig.commit()
     rig.feed(ev.NamespaceBumped(4, old))
-    assert [(r.request, r.ns, r.epoch) for r in rig.take(ef.NamespaceReady)] == [(n, new, 1) for n in (2, 3, 4)]
+    assert [(r.request, r.ns, r.epoch) for r in rig.take(ef.NamespaceReady)] == [
+        (n, new, 1) for n in (2, 3, 4)
+    ]
     assert rig.take(ef.RetireNamespaces) == [ef.RetireNamespaces((old,))]
     assert not rig.state.namespaces.is_current(old)
     assert rig.state.namespaces.is_current(new)
