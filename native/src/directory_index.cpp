@@ -417,7 +417,7 @@ wire::Writer DirectoryIndex::place(const void* body, size_t bytes, const std::ve
     const std::lock_guard<std::mutex> lock(mutex_);
     probe(request.fingerprints, request.count, [&](uint32_t i, const Node* found) {
       if (found != nullptr) {
-        out[i] = wire::kAlreadyThere;
+        out[i] = found->length == u32_at(request.lengths, i) ? wire::kAlreadyThere : wire::kOtherLength;
         return;
       }
       if (segments.empty()) return;

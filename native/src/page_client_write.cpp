@@ -93,6 +93,10 @@ bool PageClient::put_entries(Core& core, Call& call, const Pieces& memory, const
         call.set(pending[i], Status::kExists);
         continue;
       }
+      if (segment == wire::kOtherLength) {
+        call.set(pending[i], Status::kConflict);
+        continue;
+      }
       if (segment == wire::kNoSegment) {
         call.set(pending[i], Status::kNoSpace);
         continue;

@@ -284,6 +284,12 @@ TEST(place_stripes_the_absent_in_runs) {
   CHECK(placed({7, 9}) == (std::vector<uint32_t>{wire::kAlreadyThere, 7, 7, 9, 9, 7}));
   CHECK(placed({}) == (std::vector<uint32_t>{wire::kAlreadyThere, wire::kNoSegment, wire::kNoSegment,
                                              wire::kNoSegment, wire::kNoSegment, wire::kNoSegment}));
+  const std::vector<uint32_t> other(1, 101);
+  const wire::Writer disagreeing = body(0, {fp_of(1)}, &other);
+  const wire::Writer refused = index.place(disagreeing.data(), disagreeing.size(), {7, 9}, 200);
+  wire::Reader answer(refused.data(), refused.size());
+  answer.bytes(8, "count and reserved");
+  CHECK_EQ(answer.u32("segment"), wire::kOtherLength);
   const auto demand = index.place_demand(request.data(), request.size());
   CHECK_EQ(demand.entries, uint64_t{5});
   CHECK_EQ(demand.bytes, uint64_t{500});

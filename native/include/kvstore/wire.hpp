@@ -42,6 +42,7 @@ constexpr uint32_t kPinMsMax = 60000;
 
 constexpr uint32_t kNoSegment = 0xFFFFFFFFu;
 constexpr uint32_t kAlreadyThere = 0xFFFFFFFEu;
+constexpr uint32_t kOtherLength = 0xFFFFFFFDu;
 
 enum class Op : uint8_t {
   kHello = 1,
