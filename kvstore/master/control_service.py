@@ -45,6 +45,7 @@ class AttachSession:
         self._directory = directory
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._outbox: deque[Any] = deque()
+        self._accepted = False
         self._ack_seq: int | None = None
         self._wake = asyncio.Event()
         self.closed: tuple[Status, str] | None = None
@@ -60,6 +61,7 @@ class AttachSession:
             current_namespaces=self._directory.state.namespaces.current_ids(),
         )
         self._queue(pb.MasterMessage(registered=registered))
+        self._accepted = True
 
     def ack(self, durable_seq: int) -> None:
         self._ack_seq = durable_seq
@@ -69,6 +71,8 @@ class AttachSession:
         self._queue(pb.MasterMessage(inventory_request=pb.InventoryRequest()))
 
     def retire_namespaces(self, namespaces: tuple[bytes, ...]) -> None:
+        if not self._accepted:
+            return  # the registration's answer will carry the current ones
         self._queue(pb.MasterMessage(retire_namespaces=pb.RetireNamespaces(namespaces=namespaces)))
 
     def close(self, status: Status, reason: str) -> None:
@@ -265,7 +269,9 @@ class ControlServer:
             ("grpc.so_reuseport", 0),  # a second master on the same port fails instead of sharing it
             ("grpc.keepalive_time_ms", 10_000),
             ("grpc.keepalive_timeout_ms", 5_000),
-            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            # Segments ping idle streams to notice a dead master within seconds; gRPC would call that abuse.
+            ("grpc.http2.min_ping_interval_without_data_ms", 500),
+            ("grpc.http2.max_ping_strikes", 0),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.keepalive_permit_without_calls", 1),
         ]

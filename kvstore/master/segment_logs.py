@@ -37,7 +37,7 @@ from kvstore.master.metadata.store import Put
 from kvstore.master.records import Record, RecordKind
 from kvstore.master.segment_table import CompactionProgress, InventoryProgress, Segment, SegmentTable
 
-RECORD_ENTRIES_MAX = 32_768  # 20 bytes each and a few groups: well under the 1 MiB of a commit
+RECORD_ENTRIES_MAX = 16_384  # at most 36 bytes each (a group of its own): well under the 1 MiB of a commit
 INVENTORY_CHUNKS_MAX = 65_536
 
 
