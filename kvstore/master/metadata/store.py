@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kvstore.common.errors import StoreError
 
-COMMIT_OPS_MAX = 128
+COMMIT_OPS_MAX = 127
 COMMIT_BYTES_MAX = 1 << 20
 KEY_BYTES_MAX = 256
 OP_OVERHEAD_BYTES = 64  # counted for each operation besides its key and value
