@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from kvstore.cli import segment, up, version
+from kvstore.cli import master, segment, up, version
 
-COMMANDS = (up, segment, version)
+COMMANDS = (up, master, segment, version)
 
 app = typer.Typer(
     name="kvstore",

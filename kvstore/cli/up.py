@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 from rich.console import Console
@@ -80,7 +81,7 @@ def up(
         int, typer.Option(help="The segment's /metrics; 0: a free one, -1: none.")
     ] = HTTP_PORT,
     master_http_port: Annotated[
-        int, typer.Option(help="The master's /metrics; 0: a free one, -1: none.")
+        int, typer.Option(help="The master's /metrics; 0: a free one.")
     ] = 7442,
     token_file: Annotated[
         Path | None,
@@ -251,8 +252,9 @@ def _master_arguments(options: UpOptions, bound: Announcement) -> list[str]:
         f"--directory-port={bound.get('directory_port', options.directory_port)}",
         f"--control-port={bound.get('control_port', options.control_port)}",
         f"--http-port={bound.get('http_port', options.master_http_port)}",
-        f"--data-dir={options.data_dir / 'master'}",
+        f"--metadata-uri=rocksdb://{quote(str(options.data_dir.resolve() / 'master'))}",
         f"--log-level={options.log_level}",
+        "--log-format=text",
     ]
 
 
@@ -267,4 +269,5 @@ def _segment_arguments(options: UpOptions, capacity_bytes: int, addresses: Addre
         f"--http-port={bound.get('http_port', options.http_port)}",
         f"--data-dir={options.data_dir / 'segment'}",
         f"--log-level={options.log_level}",
+        "--log-format=text",
     ]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Protocol
 
 from kvstore_client.wire import NamespaceReply, Status
@@ -72,6 +72,7 @@ class Directory:
         self._map_changed: asyncio.Future[None] | None = None
         self._candidates: dict[int, Candidate] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
 
     def start(self) -> None:
         self.committer.start()
@@ -79,6 +80,8 @@ class Directory:
         self._spawn(self._watch_size(), "directory-size")
 
     async def stop(self) -> None:
+        """Ends the background work, commits what was accepted, and answers who still waits."""
+        self._stopping = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -217,8 +220,11 @@ class Directory:
 
     # ---- tasks ---------------------------------------------------------------------------------------------
 
-    def _spawn(self, work: object, name: str) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(work, name=name)  # type: ignore[arg-type]
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        if self._stopping:
+            work.close()  # the next start takes it up
+            return
+        task: asyncio.Task[None] = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 

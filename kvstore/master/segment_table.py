@@ -110,8 +110,12 @@ class SegmentTable:
 
     def create(self, segment_id: bytes, record: SegmentRecord) -> Segment:
         """A segment with nothing in it; replaces one of the same id, whose index is not used again."""
+        old = self._by_id.get(segment_id)
         self.forget(segment_id)
         segment = Segment(self.next_index, segment_id, record, self._next_log)
+        if old is not None:
+            # A compaction of the old log may still be writing chunks of its generation: never use that one again.
+            segment.next_generation = old.next_generation
         self.next_index += 1
         self._next_log += 1
         self._by_id[segment_id] = segment

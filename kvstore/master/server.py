@@ -8,6 +8,7 @@ import logging
 import random
 import signal
 import sys
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from kvstore import __version__
@@ -142,8 +143,13 @@ class MasterServer:
         self.failed.set()
 
 
-async def run(settings: MasterSettings) -> None:
-    """Runs a master until SIGTERM or SIGINT. Raises FencedError when another one has taken over."""
+async def run(
+    settings: MasterSettings, on_listening: Callable[[MasterServer], None] | None = None
+) -> None:
+    """Runs a master until SIGTERM or SIGINT. Raises FencedError when another one has taken over.
+
+    `on_listening` is called once, when it serves.
+    """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     server = MasterServer(settings)
     stop = asyncio.Event()
@@ -151,6 +157,8 @@ async def run(settings: MasterSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await server.start()
+    if on_listening is not None:
+        on_listening(server)
     waits = [asyncio.create_task(stop.wait()), asyncio.create_task(server.failed.wait())]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

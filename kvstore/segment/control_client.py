@@ -23,9 +23,10 @@ logger = logging.getLogger(__name__)
 _CHANNEL_OPTIONS = (
     # Each channel its own TCP connection: heartbeats must not share one with bulk.
     ("grpc.use_local_subchannel_pool", 1),
-    # A master that hangs or a link that is cut ends the stream after about 3 s, however idle it is.
-    ("grpc.keepalive_time_ms", 2_000),
-    ("grpc.keepalive_timeout_ms", 1_000),
+    # A master that hangs or a link that is cut ends an idle stream within 8 s; masters refuse pings that come
+    # more often than every 5 s.
+    ("grpc.keepalive_time_ms", 6_000),
+    ("grpc.keepalive_timeout_ms", 2_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # Our own back-off decides when to try again; gRPC's would add its own minute to it.

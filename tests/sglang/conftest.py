@@ -18,7 +18,8 @@ import cpu_shims  # noqa: E402
 cpu_shims.install()  # before anything imports sglang
 
 from sglang_harness.worker_process import WorkerProcess  # noqa: E402
-from support.store_processes import StoreProcesses  # noqa: E402
+from support.processes import Cluster  # noqa: E402
+from support.running_cluster import running_cluster  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,9 +36,9 @@ def session_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def store(session_dir: Path) -> Iterator[StoreProcesses]:
+def store(session_dir: Path) -> Iterator[Cluster]:
     """A master and a segment that stay up for the whole session."""
-    with StoreProcesses(session_dir / "store", capacity="256MiB") as processes:
+    with running_cluster(session_dir / "store", capacity="256MiB") as processes:
         yield processes
 
 

@@ -13,6 +13,7 @@ import threading
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from support.waiting import wait_until
 
@@ -137,7 +138,7 @@ class Cluster:
             f"--directory-port={ports.get('directory_port', 0)}",
             f"--control-port={ports.get('control_port', 0)}",
             f"--http-port={ports.get('http_port', 0)}",
-            f"--data-dir={self._directory / 'master'}",
+            f"--metadata-uri=rocksdb://{quote(str(self._directory / 'master'))}",
         )
         self.master_ports = self.master.wait_event("listening")
         return self.master
