@@ -39,7 +39,7 @@ class Election:
 
     def __init__(self, client: EtcdClient, prefix: bytes, ttl_s: float) -> None:
         self._client = client
-        self._leader_key = prefix + b"leader"
+        self.leader_key = prefix + b"leader"
         self._term_key = prefix + b"term"
         self._ttl_s = ttl_s
         self._renewing: asyncio.Task[None] | None = None
@@ -78,26 +78,24 @@ class Election:
             log_event(logger, logging.WARNING, "lease_not_revoked", error=str(error))
 
     async def leader_address(self) -> str | None:
-        kv, _ = await self._client.get(self._leader_key)
+        kv, _ = await self._client.get(self.leader_key)
         return None if kv is None else kv.value.decode(errors="replace")
 
     def fence(self, tenure: Tenure) -> pb.Compare:
         """True in etcd as long as the tenure lasts."""
-        return pb.Compare(
-            target=pb.Compare.CREATE, key=self._leader_key, create_revision=tenure.revision
-        )
+        return pb.Compare(target=pb.Compare.CREATE, key=self.leader_key, create_revision=tenure.revision)
 
     async def _try(self, lease_id: int) -> tuple[EtcdTenure | None, int]:
         """(the tenure if won, revision up to which the leader key is known)"""
         stored, revision = await self._client.get(self._term_key)
         term = 1 + (_TERM.unpack(stored.value)[0] if stored is not None else 0)
-        vacant = pb.Compare(target=pb.Compare.CREATE, key=self._leader_key, create_revision=0)
+        vacant = pb.Compare(target=pb.Compare.CREATE, key=self.leader_key, create_revision=0)
         unchanged = pb.Compare(
             target=pb.Compare.MOD,
             key=self._term_key,
             mod_revision=stored.mod_revision if stored is not None else 0,
         )
-        leader = pb.PutRequest(key=self._leader_key, value=self.address.encode(), lease=lease_id)
+        leader = pb.PutRequest(key=self.leader_key, value=self.address.encode(), lease=lease_id)
         reply = await self._client.txn(
             pb.TxnRequest(
                 compare=[vacant, unchanged],
@@ -105,7 +103,7 @@ class Election:
                     pb.RequestOp(request_put=leader),
                     pb.RequestOp(request_put=pb.PutRequest(key=self._term_key, value=_TERM.pack(term))),
                 ],
-                failure=[pb.RequestOp(request_range=pb.RangeRequest(key=self._leader_key))],
+                failure=[pb.RequestOp(request_range=pb.RangeRequest(key=self.leader_key))],
             )
         )
         if reply.succeeded:
@@ -118,12 +116,12 @@ class Election:
 
     async def _until_vacant(self, revision: int) -> None:
         """Until the leader key seen at `revision` has gone. A failure of etcd ends it as well: asking again does no harm."""
-        kv, _ = await self._client.get(self._leader_key)
+        kv, _ = await self._client.get(self.leader_key)
         if kv is None:
             return
         try:
             async for changes in watch(
-                self._client, self._leader_key, self._leader_key + b"\x00", revision + 1
+                self._client, self.leader_key, self.leader_key + b"\x00", revision + 1
             ):
                 if changes.events[-1].value is None:
                     return

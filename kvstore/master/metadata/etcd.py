@@ -24,7 +24,6 @@ from kvstore.master.metadata.etcd_watch import watch
 from kvstore.master.metadata.replicated import (
     KeyUpdate,
     ReplicatedStore,
-    SpaceLevel,
     StoreReader,
     Tenure,
     Update,
@@ -36,6 +35,7 @@ from kvstore.master.metadata.store import (
     Fence,
     Op,
     Put,
+    SpaceLevel,
     checked_ops,
     prefix_end,
 )
@@ -117,29 +117,26 @@ class EtcdStore(ReplicatedStore):
         mine = secrets.token_bytes(MARKER_BYTES)
         success = [self._request(op) for op in ops]
         success.append(pb.RequestOp(request_put=pb.PutRequest(key=self._marker_key, value=mine)))
+        failure = [
+            pb.RequestOp(request_range=pb.RangeRequest(key=self._marker_key)),
+            pb.RequestOp(request_range=pb.RangeRequest(key=self._election.leader_key)),
+        ]
         while True:
-            reply = await self._client.txn(
-                pb.TxnRequest(
-                    compare=[self._election.fence(tenure), self._marker_compare()],
-                    success=success,
-                    failure=[pb.RequestOp(request_range=pb.RangeRequest(key=self._marker_key))],
-                )
-            )
+            compare = [self._election.fence(tenure), self._marker_compare()]
+            reply = await self._client.txn(pb.TxnRequest(compare=compare, success=success, failure=failure))
             if reply.succeeded:
                 self._marker = mine
                 return
-            kvs = reply.responses[0].response_range.kvs
-            marker = kvs[0].value if kvs else b""
-            if marker == mine:
+            marker, leader = (response.response_range.kvs for response in reply.responses)
+            if marker and marker[0].value == mine:
                 # An earlier attempt was carried out, and its answer was lost.
                 self._marker = mine
                 return
-            if marker == self._marker:
+            if not leader or leader[0].create_revision != tenure.revision:
                 tenure.end("another master has taken over")
                 raise FencedError(f"term {tenure.fence.term} has ended: another master has taken over")
-            # A commit that was given up has been carried out after all; or another leader has written, which
-            # the fence will say now.
-            self._marker = marker
+            # A commit of ours that was given up has been carried out after all: go on from there.
+            self._marker = marker[0].value if marker else b""
 
     def _marker_compare(self) -> pb.Compare:
         if not self._marker:
@@ -187,11 +184,10 @@ class EtcdStore(ReplicatedStore):
 
     # ---- following -----------------------------------------------------------------------------------------
 
-    async def revision(self) -> int:
+    async def revisions(self) -> tuple[int, int]:
         self._check_open()
         kv, revision = await self._client.get(self._marker_key)
-        # Every commit writes the marker. Before the first one, nothing is older than now.
-        return kv.mod_revision if kv is not None else revision
+        return revision, kv.mod_revision if kv is not None else 0  # every commit writes the marker
 
     async def follow(self, revision: int) -> AsyncIterator[Update]:
         self._check_open()
@@ -216,7 +212,9 @@ class EtcdStore(ReplicatedStore):
         self._check_open()
         status = await self._client.status()
         quota = self._options.quota_bytes
-        text = f"etcd holds {status.db_size_in_use} bytes in a file of {status.db_size}, of a quota of {quota}"
+        text = (
+            f"etcd holds {status.db_size_in_use} bytes in a file of {status.db_size}, of a quota of {quota}"
+        )
         if await self._client.has_nospace_alarm():
             return SpaceLevel.FULL, f"etcd has raised its NOSPACE alarm: {text}"
         if status.db_size_in_use >= quota * FULL_SHARE or status.db_size >= quota * FULL_FILE_SHARE:

@@ -18,6 +18,7 @@ import grpc.aio
 
 from kvstore.common.errors import StoreError
 from kvstore.etcd import etcd_pb2 as pb
+from kvstore.master.metadata.replicated import RevisionGoneError
 
 ATTEMPT_TIMEOUT_S = 1.0  # of one endpoint, so that a hung one leaves time for the others
 ATTEMPT_TIMEOUT_S_MIN = 0.05
@@ -47,10 +48,6 @@ _RETRIED = (
     grpc.StatusCode.INTERNAL,
 )
 _T = TypeVar("_T")
-
-
-class CompactedError(StoreError):
-    """The revision asked for is no longer kept."""
 
 
 class NoSpaceError(StoreError):
@@ -89,7 +86,7 @@ class EtcdClient:
 
     async def pages(self, start: bytes, end: bytes, revision: int = 0) -> AsyncIterator[list[Any]]:
         """The key-values of [start, end) in key order, in pages of about RANGE_PAGE_BYTES, all of one revision
-        (0: the newest). CompactedError when that is dropped meanwhile."""
+        (0: the newest). RevisionGoneError when that is dropped meanwhile."""
         limit = RANGE_LIMIT_START
         while True:
             request = pb.RangeRequest(key=start, range_end=end, limit=limit, revision=revision)
@@ -127,7 +124,7 @@ class EtcdClient:
             await self._unary(
                 "/etcdserverpb.KV/Compact", pb.CompactionRequest(revision=revision), pb.CompactionResponse
             )
-        except CompactedError:
+        except RevisionGoneError:
             pass  # somebody else did
 
     # ---- leases --------------------------------------------------------------------------------------------
@@ -278,7 +275,7 @@ def _as_store_error(what: str, endpoint: str, error: Exception) -> StoreError:
     if code is grpc.StatusCode.NOT_FOUND:
         return _NotFoundError(text)
     if code is grpc.StatusCode.OUT_OF_RANGE and "compacted" in details:
-        return CompactedError(text)
+        return RevisionGoneError(text)
     if code is grpc.StatusCode.OUT_OF_RANGE:
         return _RetryError(text)  # "a future revision": a member that lags behind
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:

@@ -11,7 +11,8 @@ import grpc
 import grpc.aio
 
 from kvstore.etcd import etcd_pb2 as pb
-from kvstore.master.metadata.etcd_client import RETRY_DELAY_S, CompactedError, EtcdClient
+from kvstore.master.metadata.etcd_client import RETRY_DELAY_S, EtcdClient
+from kvstore.master.metadata.replicated import RevisionGoneError
 
 # A silent stream is asked for a sign of life after this, and given up after so many questions.
 SILENCE_S = 1.0
@@ -35,7 +36,7 @@ class RevisionEvents:
 
 
 async def watch(client: EtcdClient, start: bytes, end: bytes, revision: int) -> AsyncIterator[RevisionEvents]:
-    """The changes of [start, end) from `revision` on, for ever. Raises CompactedError when they are no longer kept: then the range
+    """The changes of [start, end) from `revision` on, for ever. Raises RevisionGoneError when they are no longer kept: then the range
     has to be read anew. A member that is silent or fails is left for the next one."""
     while True:
         stream = _Stream(client, start, end, revision)
@@ -76,7 +77,7 @@ class _Stream:
             while (reply := await self._read()) is not grpc.aio.EOF:
                 if reply.canceled:
                     if reply.compact_revision:
-                        raise CompactedError(
+                        raise RevisionGoneError(
                             f"changes from revision {self._next_revision} on are gone: etcd keeps those from "
                             f"{reply.compact_revision} on"
                         )

@@ -6,18 +6,14 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Protocol
 
+from kvstore.common.errors import StoreError
 from kvstore.master.metadata.store import Fence, MetadataStore
 
 
-class SpaceLevel(IntEnum):
-    """How full the store is."""
-
-    NORMAL = 0
-    TIGHT = 1  # write less and rewrite more
-    FULL = 2  # nothing but what frees space
+class RevisionGoneError(StoreError):
+    """The revision asked for is no longer kept: read the present state instead."""
 
 
 class StoreReader(Protocol):
@@ -38,7 +34,7 @@ class KeyUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one commit changed, in order. `term` is set when it made a new leader instead."""
+    """What one revision changed, in order. There may be nothing in it for the reader."""
 
     revision: int
     changes: tuple[KeyUpdate, ...]
@@ -77,8 +73,8 @@ class ReplicatedStore(MetadataStore):
         """What the leader has announced; None while there is none."""
 
     @abstractmethod
-    async def revision(self) -> int:
-        """The newest revision that changed this cluster's records."""
+    async def revisions(self) -> tuple[int, int]:
+        """(the store's newest revision, that of this cluster's newest commit or 0)"""
 
     @abstractmethod
     def at(self, revision: int) -> StoreReader:
@@ -87,11 +83,3 @@ class ReplicatedStore(MetadataStore):
     @abstractmethod
     def follow(self, revision: int) -> AsyncIterator[Update]:
         """Every update after `revision`, without gaps. RevisionGoneError when they are no longer kept."""
-
-    @abstractmethod
-    async def space(self) -> tuple[SpaceLevel, str]:
-        """(level, what an operator should know)"""
-
-    @abstractmethod
-    async def trim(self) -> None:
-        """Drops revisions that no follower needs any more. The leader calls it from time to time."""
