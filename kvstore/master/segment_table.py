@@ -120,7 +120,8 @@ class SegmentTable:
         self.forget(segment_id)
         segment = Segment(segment_id, record, self._next_log)
         if old is not None:
-            # A compaction of the old log may still be writing chunks of its generation: never use that one again.
+            # A compaction of the old log may still be writing chunks of its generation: never use that one
+            # again.
             segment.next_generation = old.next_generation
         self.next_index = max(self.next_index, record.index + 1)
         self._next_log += 1
