@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kvstore_client.wire import MapRecord, SegmentState
-
 from kvstore.master.layout import SegmentRecord
+from kvstore_client.wire import MapRecord, SegmentState
 
 
 @dataclass(slots=True)

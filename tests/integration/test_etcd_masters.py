@@ -10,11 +10,6 @@ from typing import Any
 
 import grpc
 import pytest
-from kvstore_client import wire
-from kvstore_client.wire import Op, SegmentState, Status
-from kvstore_client.wire_journal import JournalOp
-from support.etcd_server import own_prefix, shared_etcd
-from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints, settings, until
 
 from kvstore.master.ha.follower import Follower
 from kvstore.master.metadata.etcd import open_uri
@@ -22,6 +17,11 @@ from kvstore.master.metadata.etcd_client import EtcdClient
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.roles import Roles
 from kvstore.master.server import MasterServer
+from kvstore_client import wire
+from kvstore_client.wire import Op, SegmentState, Status
+from kvstore_client.wire_journal import JournalOp
+from support.etcd_server import own_prefix, shared_etcd
+from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints, settings, until
 
 StartMaster = Callable[..., Awaitable[MasterServer]]
 LONG_TTL_S = 30  # far longer than a test: what happens in time did not wait for it

@@ -8,14 +8,15 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from support.etcd_server import Etcd, own_prefix, shared_etcd
-from support.tcp_proxy import TO_CLIENT, TO_SERVER, TcpProxy
 
 from kvstore.common.errors import FencedError, StoreError
 from kvstore.master.metadata.etcd import EtcdStore, open_uri
 from kvstore.master.metadata.etcd_client import EtcdClient
 from kvstore.master.metadata.replicated import RevisionGoneError, Update
 from kvstore.master.metadata.store import COMMIT_BYTES_MAX, OP_OVERHEAD_BYTES, Put, SpaceLevel
+from support.etcd_server import Etcd, own_prefix, shared_etcd
+from support.master_peers import until
+from support.tcp_proxy import TO_CLIENT, TO_SERVER, TcpProxy
 
 TIMEOUT_S = 15.0
 OpenStore = Callable[..., "asyncio.Future[EtcdStore]"]
@@ -262,9 +263,7 @@ async def test_following_and_committing_go_on_without_gap_when_members_die_and_h
         etcd.members[0].resume()
         etcd.members[1].kill()
         await asyncio.wait_for(write(20), 2 * TIMEOUT_S)
-        ends_at = time.monotonic() + TIMEOUT_S
-        while len(set(seen)) < len(written) and time.monotonic() < ends_at:
-            await asyncio.sleep(0.05)
+        await until(lambda: len(set(seen)) == len(written), "the follower has seen everything", TIMEOUT_S)
         following.cancel()
         # A commit with an unknown outcome may be repeated in a later term: the same key, never out of order.
         assert sorted(set(seen)) == written
