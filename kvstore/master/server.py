@@ -12,7 +12,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from kvstore import __version__
-from kvstore.common.errors import FencedError
+from kvstore.common.errors import FencedError, KvstoreError
 from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
 from kvstore.master.config import MasterSettings
@@ -50,6 +50,7 @@ class MasterServer:
         self._control: ControlServer | None = None
         self._not_ready = "starting"
         self.failed = asyncio.Event()
+        self._failure: KvstoreError | None = None
 
     @property
     def directory(self) -> Directory:
@@ -89,7 +90,7 @@ class MasterServer:
             # The ports first: who leads announces where it is reached. Until there is a directory they refuse.
             await self._open_ports()
             self._store.announce(f"{settings.advertise_host or settings.host}:{self.control_port}")
-            self._replica = Replica(self._store, self._roles, self.metrics, self._new_directory)
+            self._replica = Replica(self._store, self._roles, self.metrics, self._new_directory, self._fail)
             await self._replica.start()
         else:
             fence = await self._store.acquire()
@@ -167,13 +168,23 @@ class MasterServer:
         self.metrics.fenced_writes.inc()
         log_event(logger, logging.CRITICAL, "fenced", error=str(error))
         if self._replica is None:
-            # A store of its own, and yet somebody else writes: nothing that this process could go on with.
-            self._not_ready = "another master has taken over"
-            self.failed.set()
+            # A store of its own, and yet somebody else writes.
+            self._fail(FencedError("another master has taken over"))
+
+    def _fail(self, failure: KvstoreError) -> None:
+        """Nothing that this process could go on with."""
+        self._not_ready = str(failure)
+        self._failure = failure
+        self.failed.set()
+
+    def check(self) -> None:
+        """Raises what has ended this master, once `failed` is set."""
+        if self._failure is not None:
+            raise self._failure
 
 
 async def run(settings: MasterSettings, on_listening: Callable[[MasterServer], None] | None = None) -> None:
-    """Runs a master until SIGTERM or SIGINT. Raises FencedError when another one has taken over.
+    """Runs a master until SIGTERM or SIGINT. Raises KvstoreError when it can't go on.
 
     `on_listening` is called once, when it serves.
     """
@@ -196,5 +207,4 @@ async def run(settings: MasterSettings, on_listening: Callable[[MasterServer], N
                 await wait
         await server.stop()
         log_event(logger, logging.INFO, "master_stopped")
-    if server.failed.is_set():
-        raise FencedError("another master has taken over")
+    server.check()

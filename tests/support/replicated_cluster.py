@@ -33,6 +33,8 @@ class Master:
         self.process: ServerProcess
 
     def start(self) -> None:
+        if hasattr(self, "process"):
+            self.process.close()
         self.process = ServerProcess(self._arguments, self._directory / f"{self.name}.log")
 
     def wait_listening(self) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 
-from kvstore.common.errors import StoreError
+from kvstore.common.errors import KvstoreError, StoreError
 from kvstore.common.logs import log_event
 from kvstore.master.directory import Directory
 from kvstore.master.ha.follower import Follower
@@ -33,7 +33,7 @@ CATCH_UP_TIMEOUT_S = 5.0
 
 class Replica:
     """start() returns when there is a directory to read; stop() ends the role it has, cleanly. `leads` makes the directory of a
-    leader."""
+    leader; `on_failed` hears of an error that nothing here can handle."""
 
     def __init__(
         self,
@@ -41,11 +41,13 @@ class Replica:
         roles: Roles,
         metrics: MasterMetrics,
         leads: Callable[[Fence, Recovered], Directory],
+        on_failed: Callable[[KvstoreError], None],
     ) -> None:
         self._store = store
         self._roles = roles
         self._metrics = metrics
         self._leads = leads
+        self._on_failed = on_failed
         self._follower: Follower | None = None
         self._running: asyncio.Task[None] | None = None
 
@@ -54,6 +56,12 @@ class Replica:
         await self._follower.load()
         self._roles.stand_by(self._follower.standby)
         self._running = asyncio.create_task(self._run(), name="replica")
+        self._running.add_done_callback(self._ended)
+
+    def _ended(self, running: asyncio.Task[None]) -> None:
+        if not running.cancelled() and (error := running.exception()) is not None:
+            logger.error("replica_failed", exc_info=error)
+            self._on_failed(KvstoreError(f"the master can neither lead nor follow: {error}"))
 
     async def stop(self) -> None:
         """Idempotent."""
@@ -68,8 +76,6 @@ class Replica:
 
     @property
     def readiness(self) -> tuple[bool, str]:
-        if self._running is not None and self._running.done() and not self._running.cancelled():
-            return False, f"the replica has failed: {self._running.exception()}"
         if self._roles.directory is not None:
             return True, "leader"
         if self._follower is None or not self._follower.ready:
@@ -158,4 +164,5 @@ class Replica:
         self._metrics.is_leader.set(0)
         self._roles.stand_by(Standby.resigned(self._roles, directory.state))
         self._roles.leader_address = ""
+        self._metrics.unwatch()
         await directory.stop()
