@@ -32,6 +32,9 @@ UNIX_PATH_BYTES_MAX = 107
 HOST_BYTES_MAX = 255
 MESSAGE_BYTES_MAX = 8 << 20
 
+# Tells a segment that was refused that it is worth asking again soon.
+STANDBY_METADATA = (("kvstore-role", "standby"),)
+
 _GRPC_CODES = {
     Status.BAD_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
     Status.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
@@ -118,7 +121,8 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
         registration = await self._registration(request_iterator, context)
         directory = self._roles.directory
         if directory is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, self._roles.not_leader_text())
+            text = self._roles.not_leader_text()
+            await context.abort(grpc.StatusCode.UNAVAILABLE, text, STANDBY_METADATA)
         assert directory is not None, "abort() raises"
         session = AttachSession(directory, self._heartbeat_interval_ms)
         number = directory.open_session(session)

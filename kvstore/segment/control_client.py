@@ -20,6 +20,10 @@ from kvstore.segment.journal_pump import JournalProtocolError, JournalPump
 
 logger = logging.getLogger(__name__)
 
+# A lease that runs out takes seconds, and puts wait for it: masters that stand by are asked often.
+STANDBY_DELAY_S_MAX = 0.3
+ROLE_METADATA_KEY = "kvstore-role"
+
 _CHANNEL_OPTIONS = (
     # Each channel its own TCP connection: heartbeats must not share one with bulk.
     ("grpc.use_local_subchannel_pool", 1),
@@ -118,6 +122,8 @@ class ControlClient:
                 JournalProtocolError,
             ) as error:
                 reason = _describe(error)
+                if _from_standby(error):
+                    self._backoff.limit(STANDBY_DELAY_S_MAX)
             finally:
                 self._detached()
             if self._leaving.is_set():
@@ -197,6 +203,13 @@ class ControlClient:
             await asyncio.wait_for(self._leaving.wait(), self._backoff.next_delay_s())
         except asyncio.TimeoutError:
             return
+
+
+def _from_standby(error: BaseException) -> bool:
+    """Whether a master refused because it does not lead: one that does will be there soon."""
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return False
+    return (ROLE_METADATA_KEY, "standby") in [tuple(entry) for entry in error.trailing_metadata() or ()]
 
 
 def _describe(error: BaseException) -> str:

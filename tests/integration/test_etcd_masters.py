@@ -110,6 +110,7 @@ async def test_a_segment_that_comes_to_a_standby_is_told_where_the_leader_is(
         await segment.attach()
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     assert f"127.0.0.1:{leader.control_port}" in (refused.value.details() or "")
+    assert ("kvstore-role", "standby") in [tuple(entry) for entry in refused.value.trailing_metadata()]
     assert not (await segment.heartbeat()).known
     await segment.close()
 
