@@ -48,8 +48,7 @@ class Objects(ABC):
         """What is stored beside each object so that people can read it."""
         return None
 
-    # ---- one key
-    # ----------------------------------------------------------------------------------------------------
+    # ---- one key ----
 
     def put(self, key: Any, value: Any, *, deadline_ms: float | None = None) -> bool:
         """Stores `value` if the key is absent. True when the key is readable now, whoever wrote it."""
@@ -71,8 +70,7 @@ class Objects(ABC):
         """Removes every copy that can be reached. True when there was one."""
         return self.batch_remove([key], deadline_ms=deadline_ms)[0]
 
-    # ---- batches
-    # ----------------------------------------------------------------------------------------------------
+    # ---- batches ----
 
     def batch_put(
         self,
@@ -165,7 +163,7 @@ class Objects(ABC):
         return self._truths("remove", keys, chunk, DONE_FOUND, deadline_ms)
 
     # ---- the same for callers that have hashes (32 bytes a key, concatenated) and describe memory by Pieces
-    # ----------------------
+    # ----
 
     def prefix_exists_hashes(
         self, hashes: bytes, *, pin_ms: int | None = None, deadline_ms: float | None = None
@@ -193,8 +191,7 @@ class Objects(ABC):
         """One status an entry; only those answered OK hold the object's bytes."""
         return self._native.get(self._handle, self._pool, self._shards, hashes, memory, deadline_ms)
 
-    # ---- how a batch runs
-    # ---------------------------------------------------------------------------------------------
+    # ---- how a batch runs ----
 
     def _probe(self, hashes: bytes, pin_ms: int | None, left_ms: int) -> bytes:
         pin = self._client.config.pin_ms if pin_ms is None else pin_ms

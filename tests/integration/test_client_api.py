@@ -227,7 +227,6 @@ def test_stats_name_the_namespace_and_count(space: Namespace) -> None:
 
 
 # ---- nothing raises
-# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,6 @@ def test_metrics_are_storage_metrics_drained_on_read_or_none(store: Cluster) -> 
 
 
 # ---- configuration errors: loud, at construction
-# ------------------------------------------------------------------------
 
 
 def test_missing_masters_stop_the_engine_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
