@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from kvstore.common.settings import ServerSettings
@@ -12,6 +12,8 @@ from kvstore.master.membership import MembershipLimits
 from kvstore.master.placement import POLICIES
 from kvstore.master.segment_logs import LogLimits
 from kvstore.master.state import StateLimits
+
+WILDCARD_HOSTS = ("0.0.0.0", "::", "*", "")
 
 
 def _default_metadata_uri() -> str:
@@ -66,6 +68,15 @@ class MasterSettings(ServerSettings):
         if name not in POLICIES:
             raise ValueError(f"unknown placement policy {name!r}: use one of {', '.join(sorted(POLICIES))}")
         return name
+
+    @model_validator(mode="after")
+    def _reachable(self) -> MasterSettings:
+        several = self.metadata_uri.startswith("etcd:")
+        if several and not self.advertise_host and self.host in WILDCARD_HOSTS:
+            raise ValueError(
+                f"several masters reach each other by name: with host {self.host} set advertise_host as well"
+            )
+        return self
 
     @property
     def limits(self) -> StateLimits:

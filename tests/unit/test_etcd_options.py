@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from kvstore.common.errors import StoreError
+from kvstore.master.config import MasterSettings
 from kvstore.master.metadata.etcd_options import EtcdOptions, parse_uri
 
 
@@ -41,3 +43,10 @@ def test_endpoints_prefix_and_options_are_read_and_have_defaults() -> None:
 def test_a_uri_that_is_wrong_is_refused_and_named(uri: str) -> None:
     with pytest.raises(StoreError, match="etcd:"):
         parse_uri(uri)
+
+
+def test_a_master_that_others_could_not_reach_is_refused_with_a_remedy() -> None:
+    with pytest.raises(ValidationError, match="advertise_host"):
+        MasterSettings(host="0.0.0.0", metadata_uri="etcd://a")
+    assert MasterSettings(host="0.0.0.0", advertise_host="m0", metadata_uri="etcd://a").advertise_host == "m0"
+    assert MasterSettings(host="0.0.0.0", metadata_uri="rocksdb:///x").advertise_host == ""

@@ -119,12 +119,12 @@ class Election:
         kv, _ = await self._client.get(self.leader_key)
         if kv is None:
             return
+        changes_of_key = watch(self._client, self.leader_key, self.leader_key + b"\x00", revision + 1)
         try:
-            async for changes in watch(
-                self._client, self.leader_key, self.leader_key + b"\x00", revision + 1
-            ):
-                if changes.events[-1].value is None:
-                    return
+            async with contextlib.aclosing(changes_of_key):
+                async for changes in changes_of_key:
+                    if changes.events[-1].value is None:
+                        return
         except StoreError as error:
             log_event(logger, logging.WARNING, "election_watch_failed", error=str(error))
 

@@ -187,13 +187,6 @@ class EtcdClient:
         if endpoint == self._current:
             self._current = (endpoint + 1) % len(self._endpoints)
 
-    @property
-    def endpoint_count(self) -> int:
-        return len(self._endpoints)
-
-    def address(self, endpoint: int) -> str:
-        return self._endpoints[endpoint]
-
     async def _unary(self, method: str, request: Any, answer: Any, timeout_s: float | None = None) -> Any:
         async def attempt(at: int, attempt_s: float) -> Any:
             call = self._method(method, at, answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,9 @@ class RevisionEvents:
     events: tuple[KeyEvent, ...]
 
 
-async def watch(client: EtcdClient, start: bytes, end: bytes, revision: int) -> AsyncIterator[RevisionEvents]:
+async def watch(
+    client: EtcdClient, start: bytes, end: bytes, revision: int
+) -> AsyncGenerator[RevisionEvents, None]:
     """The changes of [start, end) from `revision` on, for ever. Raises RevisionGoneError when they are no longer kept: then the range
     has to be read anew. A member that is silent or fails is left for the next one."""
     while True:
