@@ -97,6 +97,12 @@ class Memory:
         )
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether SIGSTOP has reached every thread."""
+    stats = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(stat.rsplit(")", 1)[1].split()[0] == "T" for stat in stats)
+
+
 def elapsed_ms(since: float) -> float:
     return (time.monotonic() - since) * 1000
 
@@ -293,15 +299,19 @@ def test_a_hung_segment_costs_one_deadline_without_the_gil_and_heals(
     assert bytes(target.view) == bytes(source.view)
 
 
+@pytest.mark.xfail(
+    strict=True, reason="the segment seals what it pulled without looking whether the writer is still there"
+)
 def test_a_put_that_timed_out_never_stores_what_the_caller_wrote_there_later(
     store: Store, near_client: PageClient
 ) -> None:
-    handle, size = open_namespace(near_client, "late"), 1 << 20
+    handle, size = open_namespace(near_client, "late"), 256 << 10
     source, target = Memory(1, size, b"\x11" * size), Memory(1, size)
     warm = page_hashes(1)
     assert near_client.put(handle, 0, WHOLE_SHARD, warm, source.pieces, DEADLINE_MS) == bytes(1)
     hashes = page_hashes(1)
     store.segment.pause()
+    wait_until(lambda: is_stopped(store.segment.pid), "the segment stands still")
     try:
         assert OK not in near_client.put(handle, 0, WHOLE_SHARD, hashes, source.pieces, 200)
         source.view[:] = b"\x22" * size
