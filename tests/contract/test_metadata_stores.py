@@ -24,10 +24,12 @@ from kvstore.master.metadata.store import (
     Put,
     prefix_end,
 )
+from support.etcd_server import own_prefix, shared_etcd
 
 STORES: dict[str, Callable[[Path], str]] = {
     "memory": lambda path: "memory:",
     "rocksdb": lambda path: f"rocksdb://{path}/db",
+    "etcd": lambda path: shared_etcd().uri(own_prefix(path)),
 }
 DURABLE = {name: uri for name, uri in STORES.items() if name != "memory"}
 
