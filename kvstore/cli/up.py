@@ -80,9 +80,7 @@ def up(
     http_port: Annotated[
         int, typer.Option(help="The segment's /metrics; 0: a free one, -1: none.")
     ] = HTTP_PORT,
-    master_http_port: Annotated[
-        int, typer.Option(help="The master's /metrics; 0: a free one.")
-    ] = 7442,
+    master_http_port: Annotated[int, typer.Option(help="The master's /metrics; 0: a free one.")] = 7442,
     token_file: Annotated[
         Path | None,
         typer.Option(

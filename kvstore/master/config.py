@@ -22,11 +22,17 @@ class MasterSettings(ServerSettings):
     model_config = SettingsConfigDict(env_prefix="KVSTORE_MASTER_", extra="forbid", frozen=True)
 
     host: str = Field(default="127.0.0.1", description="Address that all three ports listen on.")
+    advertise_host: str = Field(
+        default="",
+        description="Address at which the other masters and the segments reach this one; empty: host.",
+    )
     directory_port: int = Field(default=7440, ge=0, le=65_535, description="Clients; 0 takes a free port.")
     control_port: int = Field(default=7441, ge=0, le=65_535, description="Segments and tools (gRPC).")
     http_port: int = Field(default=7442, ge=0, le=65_535, description="/metrics, /healthz, /readyz.")
     metadata_uri: str = Field(
-        default_factory=_default_metadata_uri, description="Where the directory is durable: rocksdb:///path"
+        default_factory=_default_metadata_uri,
+        description="Where the directory is durable: rocksdb:///path for one master, "
+        "etcd://host:port,host:port,host:port/prefix for several (docs/etcd.md).",
     )
     connections_max: int = Field(default=4096, ge=1, description="Open client connections.")
     segments_max: int = Field(default=4096, ge=1, description="Segments, suspect ones too.")

@@ -68,6 +68,10 @@ class Namespaces:
     def current_ids(self) -> list[bytes]:
         return list(self._current)
 
+    def records(self) -> list[NamespaceRecord]:
+        """The current ones, as they are stored."""
+        return [NamespaceRecord(each.identity, each.name, each.epoch) for each in self._current.values()]
+
     def __iter__(self) -> Iterator[Namespace]:
         return iter(self._current.values())
 

@@ -4,8 +4,8 @@
 #include <nanobind/nanobind.h>
 
 namespace kvstore {
-void bind_client(nanobind::module_& m);
 void bind_keys(nanobind::module_& m);
 void bind_segment(nanobind::module_& m);
 void bind_directory(nanobind::module_& m);
+void bind_client(nanobind::module_& m);
 }  // namespace kvstore

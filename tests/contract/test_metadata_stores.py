@@ -112,7 +112,9 @@ async def test_a_newer_holder_ends_the_right_of_the_older_one(store: MetadataSto
         "internal range",
     ],
 )
-async def test_a_commit_over_a_bound_is_refused_and_writes_nothing(store: MetadataStore, ops: list[Op]) -> None:
+async def test_a_commit_over_a_bound_is_refused_and_writes_nothing(
+    store: MetadataStore, ops: list[Op]
+) -> None:
     fence = await store.acquire()
     with pytest.raises(StoreError):
         await store.commit(ops, fence)

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from kvstore_client import wire
+from kvstore_client.wire import ALREADY_THERE, NO_SEGMENT, Op, Status
 from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints, settings, until
 
 from kvstore.master.server import MasterServer
-from kvstore_client import wire
-from kvstore_client.wire import ALREADY_THERE, NO_SEGMENT, Op, Status
 
 
 @pytest.fixture
@@ -317,7 +317,9 @@ async def test_a_client_that_leaves_while_it_waits_hurts_nobody(master: MasterSe
                 st.binary(max_size=120),
             ),
             st.builds(
-                lambda frame, at, byte: frame[: at % len(frame)] + bytes([byte]) + frame[at % len(frame) + 1 :],
+                lambda frame, at, byte: (
+                    frame[: at % len(frame)] + bytes([byte]) + frame[at % len(frame) + 1 :]
+                ),
                 st.just(wire.request_frame(Op.EXISTS, 1, bytes(8) + b"\x02" + bytes(39))),
                 st.integers(0, 100),
                 st.integers(0, 255),

@@ -1,4 +1,5 @@
-"""A client and a segment as a master sees them: real connections, scripted by the test. Every wait has a deadline."""
+"""A client and a segment as a master sees them: real connections, scripted by the test. Every wait has a
+deadline."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ from typing import Any
 
 import grpc
 import grpc.aio
-
-from kvstore.common.identity import canonical_json
-from kvstore.master.config import MasterSettings
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
 from kvstore_client import wire
 from kvstore_client.wire import Op, Status
 from kvstore_client.wire_journal import JournalGroup, JournalOp, encode_groups
+
+from kvstore.common.identity import canonical_json
+from kvstore.master.config import MasterSettings
 
 TIMEOUT_S = 10.0
 

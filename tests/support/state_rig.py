@@ -1,10 +1,13 @@
-"""The master's state machine on a real store interface, with commits that happen, fail or wait when a test says so."""
+"""The master's state machine on a real store interface, with commits that happen, fail or wait when a test
+says so."""
 
 from __future__ import annotations
 
 import random
 from collections import deque
 from typing import TypeVar
+
+from kvstore_client.wire_journal import JournalGroup, JournalOp, decode_groups, encode_groups
 
 from kvstore.master import effects as ef
 from kvstore.master import events as ev
@@ -14,7 +17,6 @@ from kvstore.master.metadata.store import MetadataStore, Put
 from kvstore.master.recovery import recover
 from kvstore.master.segment_table import Segment
 from kvstore.master.state import DirectoryState, StateLimits
-from kvstore_client.wire_journal import JournalGroup, JournalOp, decode_groups, encode_groups
 
 E = TypeVar("E", bound=ef.Effect)
 NS = b"namespac"

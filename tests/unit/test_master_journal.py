@@ -1,17 +1,18 @@
-"""Journal, inventory and compaction in the master's state machine, on a store whose commits the test controls."""
+"""Journal, inventory and compaction in the master's state machine, on a store whose commits the test
+controls."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
+from kvstore_client.wire import SegmentState, Status
 from support.state_rig import ModelSegment, StateRig, attach, directory_content
 
 from kvstore.master import effects as ef
 from kvstore.master import events as ev
 from kvstore.master.segment_logs import RECORD_ENTRIES_MAX, LogLimits
 from kvstore.master.state import StateLimits
-from kvstore_client.wire import SegmentState, Status
 
 
 @pytest.fixture
@@ -31,7 +32,9 @@ async def test_entries_are_found_only_once_their_record_is_durable(model: ModelS
     assert rig.take(ef.AckJournal) == [ef.AckJournal(1, 3)]
 
 
-async def test_acked_entries_survive_a_restart_and_unacked_ones_are_asked_for_again(model: ModelSegment) -> None:
+async def test_acked_entries_survive_a_restart_and_unacked_ones_are_asked_for_again(
+    model: ModelSegment,
+) -> None:
     rig = await StateRig().start()
     await attach(rig, model, 1)
     model.add(*range(10))
@@ -225,7 +228,9 @@ async def test_a_batch_larger_than_a_record_is_split_and_acked_whole(model: Mode
     assert directory_content(rig, model) == model.content()
 
 
-async def test_journals_of_a_segment_that_left_or_was_never_accepted_are_not_taken(model: ModelSegment) -> None:
+async def test_journals_of_a_segment_that_left_or_was_never_accepted_are_not_taken(
+    model: ModelSegment,
+) -> None:
     rig = await StateRig().start()
     model.add(1)
     rig.feed(model.batch(7, 1))
@@ -300,7 +305,9 @@ async def test_an_inventory_makes_a_running_compaction_void(model: ModelSegment)
     assert directory_content(rig, model) == model.content()
 
 
-async def test_a_compaction_that_finds_a_lost_record_asks_for_the_inventory_instead(model: ModelSegment) -> None:
+async def test_a_compaction_that_finds_a_lost_record_asks_for_the_inventory_instead(
+    model: ModelSegment,
+) -> None:
     limits = StateLimits(log=LogLimits(compaction_factor=1.1, compaction_floor_entries=1))
     rig = await StateRig(limits).start()
     await attach(rig, model, 1)
@@ -316,7 +323,8 @@ async def test_a_compaction_that_finds_a_lost_record_asks_for_the_inventory_inst
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_whatever_happens_the_directory_holds_what_was_acked(seed: int) -> None:
-    """Random journals, overlaps, gaps, failed and unknown commits, lost streams, restarts of both sides, inventories."""
+    """Random journals, overlaps, gaps, failed and unknown commits, lost streams, restarts of both sides,
+    inventories."""
     print(f"seed {seed}")
     rng = random.Random(seed)
     rig = await StateRig(StateLimits(log=LogLimits(2.0, 10**9))).start()
@@ -326,7 +334,8 @@ async def test_whatever_happens_the_directory_holds_what_was_acked(seed: int) ->
     acked: dict[bytes, int] = {}
     numbers = range(60)
     sent: dict[bytes, int] = {}
-    # An inventory that was given up has shown the index entries of this number: until then it is ahead of durable_seq.
+    # An inventory that was given up has shown the index entries of this number: until then it is ahead of
+    # durable_seq.
     ahead: dict[bytes, int] = {}
 
     def absorb() -> None:
@@ -402,7 +411,11 @@ async def test_whatever_happens_the_directory_holds_what_was_acked(seed: int) ->
             sent.pop(closed.segment_id, None)
         for known in models:
             segment = rig.state.segments.get(known.segment_id)
-            if segment is None or segment.record.pool_id != known.pool_id or segment.state is SegmentState.GONE:
+            if (
+                segment is None
+                or segment.record.pool_id != known.pool_id
+                or segment.state is SegmentState.GONE
+            ):
                 continue
             assert segment.durable_seq <= segment.accepted_seq
             if segment.inventory is None and not segment.damaged and not _inventory_on_its_way(rig, known):

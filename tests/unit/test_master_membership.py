@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 
 import pytest
+from kvstore_client.wire import SegmentState, Status
 from support.state_rig import ModelSegment, StateRig, attach, directory_content
 
 from kvstore.master import effects as ef
 from kvstore.master import events as ev
 from kvstore.master.membership import MembershipLimits
 from kvstore.master.state import StateLimits
-from kvstore_client.wire import SegmentState, Status
 
-LIMITS = StateLimits(MembershipLimits(grace_s=100.0, heartbeat_timeout_s=10.0, segments_max=3), recovery_s=5.0)
+LIMITS = StateLimits(
+    MembershipLimits(grace_s=100.0, heartbeat_timeout_s=10.0, segments_max=3), recovery_s=5.0
+)
+
 
 @pytest.fixture
 def model() -> ModelSegment:
@@ -32,9 +35,8 @@ async def filled(model: ModelSegment) -> StateRig:
 
 
 def served(rig: StateRig) -> bool:
-    from support.state_rig import NS, fingerprint
-
     from kvstore_client.wire import ExistsReply, ExistsRequest
+    from support.state_rig import NS, fingerprint
 
     reply = rig.state.index.exists(ExistsRequest(NS, fingerprint(1)).encode())
     return ExistsReply.decode(reply).present[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from kvstore_client.wire import Status
 from support.state_rig import StateRig
 
 from kvstore.common.errors import RefusedError
@@ -12,7 +13,6 @@ from kvstore.master import events as ev
 from kvstore.master import layout
 from kvstore.master.recovery import EPOCH_FLOOR_STEP
 from kvstore.master.state import StateLimits
-from kvstore_client.wire import Status
 
 IDENTITY = b'{"dtype":"bf16","model":"m"}'
 
@@ -43,7 +43,9 @@ async def test_a_bump_makes_one_new_epoch_however_many_ask() -> None:
     rig.feed(ev.NamespaceBumped(3, old))
     await rig.commit()
     rig.feed(ev.NamespaceBumped(4, old))
-    assert [(r.request, r.ns, r.epoch) for r in rig.take(ef.NamespaceReady)] == [(n, new, 1) for n in (2, 3, 4)]
+    assert [(r.request, r.ns, r.epoch) for r in rig.take(ef.NamespaceReady)] == [
+        (n, new, 1) for n in (2, 3, 4)
+    ]
     assert rig.take(ef.RetireNamespaces) == [ef.RetireNamespaces((old,))]
     assert not rig.state.namespaces.is_current(old)
     assert rig.state.namespaces.is_current(new)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from kvstore.master.placement import Candidate, HostFirstTwoChoices
 from kvstore_client.wire import NO_SEGMENT
+
+from kvstore.master.placement import Candidate, HostFirstTwoChoices
 
 GIB = 1 << 30
 OLD = float("-inf")

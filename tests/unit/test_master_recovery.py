@@ -29,7 +29,9 @@ async def filled() -> tuple[StateRig, ModelSegment, ModelSegment]:
 
 
 @pytest.mark.parametrize("first_seq", [1, 11, 21])
-async def test_a_corrupt_journal_record_costs_its_own_entries_and_an_inventory_heals_it(first_seq: int) -> None:
+async def test_a_corrupt_journal_record_costs_its_own_entries_and_an_inventory_heals_it(
+    first_seq: int,
+) -> None:
     rig, hurt, whole = await filled()
     key = layout.journal_key(hurt.segment_id, first_seq)
     stored = await rig.store.get(key)
