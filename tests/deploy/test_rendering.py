@@ -108,8 +108,8 @@ def test_a_strategic_merge_merges_by_name_replaces_command_lines_and_deletes_by_
         ("resources: [k8s/base, k8s/base/master.yaml]\n", "twice"),
         (
             "resources: [k8s/base]\n"
-            "patches: [{patch: '{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: no}}'}]\n",
-            "no StatefulSet/no to patch",
+            "patches: [{patch: '{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: other}}'}]\n",
+            "no StatefulSet/other to patch",
         ),
     ],
 )

@@ -161,6 +161,7 @@ def test_container_ports_are_those_that_the_servers_listen_on(objects, monkeypat
         with monkeypatch.context() as patch:
             settings = settings_of(objects, workload, patch)
         if isinstance(settings, MasterSettings):
+            assert settings.advertise_host == "kvstore-master-0.kvstore-master-peers"
             listens = {
                 "directory": settings.directory_port,
                 "control": settings.control_port,
