@@ -1,7 +1,7 @@
 """What an engine does to the store, without the engine: `engine_worker.py CONFIG ACTION FIRST COUNT BYTES`.
 
 CONFIG is the JSON of --hicache-storage-backend-extra-config, read by the adapter's own code. ACTION puts or gets pages
-FIRST..FIRST+COUNT-1, whose contents follow from their numbers. The last line of output is JSON: how many were stored or
+FIRST..FIRST+COUNT-1, whose contents follow from their numbers; `try` gets them without waiting for a master first. The last line of output is JSON: how many were stored or
 came back byte-equal, how many came back different, and the client's counters.
 """
 
@@ -13,8 +13,10 @@ import random
 import sys
 import time
 
-from hicache_adapter import AdapterConfig
 from kvstore_client import Client
+from kvstore_client.namespace import Namespace
+
+from hicache_adapter import AdapterConfig
 
 OPEN_TIMEOUT_S = 20.0
 
@@ -35,7 +37,7 @@ def main() -> None:
     keys = [key(number) for number in numbers]
     with Client.from_config(config.client_config("engine")) as client:
         namespace = client.namespace("deploy-test")
-        opened = _open(namespace)
+        opened = _open(namespace, 0.0 if action == "try" else OPEN_TIMEOUT_S)
         pages = namespace.pages()
         good = different = 0
         if action == "put":
@@ -49,14 +51,14 @@ def main() -> None:
         print(json.dumps({"opened": opened, "good": good, "different": different, "stats": client.stats()}))
 
 
-def _open(namespace: object) -> bool:
+def _open(namespace: Namespace, timeout_s: float) -> bool:
     """Waits for a master that can open it: after a fail-over there is none for a moment."""
-    ends_at = time.monotonic() + OPEN_TIMEOUT_S
-    while time.monotonic() < ends_at:
-        if namespace.open():  # type: ignore[attr-defined]
-            return True
+    ends_at = time.monotonic() + timeout_s
+    while not namespace.open():
+        if time.monotonic() >= ends_at:
+            return False
         time.sleep(0.05)
-    return False
+    return True
 
 
 if __name__ == "__main__":

@@ -163,9 +163,7 @@ def _merge_lists(base: list[Any], patch: list[Any], field: str) -> list[Any]:
     key = _MERGE_KEYS[field]
     merged = {item[key]: copy.deepcopy(item) for item in base}
     for item in patch:
-        merged[item[key]] = (
-            strategic_merge(merged[item[key]], item) if item[key] in merged else _fresh(item)
-        )
+        merged[item[key]] = strategic_merge(merged[item[key]], item) if item[key] in merged else _fresh(item)
     return list(merged.values())
 
 

@@ -2,8 +2,8 @@
 
 Each pod has an address of its own in 127.0.0.0/8, so ports, probes and names stay as the manifests have them. Replaced are:
 names of pods and Services by addresses, 0.0.0.0 by the pod's address, mount paths by directories of the test, uid 10001 by
-ours. The environment is the container's and nothing else. Where the machine allows it (root), a process sees its file
-system read-only but for its mounts, as `readOnlyRootFilesystem` says.
+ours. The environment is the container's and nothing else. Where the machine allows it (root), a process does not see the
+directories of other nodes and pods, and its file system is read-only but for its mounts, as `readOnlyRootFilesystem` says.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 # A path at the start of a value, after '=', in a URI without a host, or in JSON.
 _PATH = re.compile(r"(?:(?<=^)|(?<==)|(?<=://)|(?<=\"))(/[\w.-]+(?:/[\w.-]+)*)")
-_READ_ONLY_ROOT = """
+# A view of the file system of its own: `ro` or `rw` for its root, its mounts, `--`, directories it does not have, `--`, command.
+_OWN_VIEW = """
 set -e
 mount --make-rprivate /
-while [ "$1" != -- ]; do mount --bind "$1" "$1"; shift; done
-shift
-mount -o remount,ro,bind /
+root=$1; shift
+while [ "$1" != -- ]; do mount --bind "$1" "$1"; shift; done; shift
+while [ "$1" != -- ]; do mount -t tmpfs none "$1"; shift; done; shift
+mount -o "remount,$root,bind" /
 exec "$@"
 """
 
@@ -46,10 +48,8 @@ exec "$@"
 @functools.cache
 def can_mount() -> bool:
     """True where a process can be given its own view of the file system."""
-    tried = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", _READ_ONLY_ROOT, "sh", "--", "true"], capture_output=True
-    )
-    return tried.returncode == 0
+    command = ["unshare", "--mount", "sh", "-c", _OWN_VIEW, "sh", "ro", "--", "--", "true"]
+    return subprocess.run(command, capture_output=True).returncode == 0
 
 
 @dataclass
@@ -128,7 +128,7 @@ class LocalCluster:
         words = [self.localize(pod, word) for word in (command or given.command)]
         with pod.log_path.open("ab") as log:
             return subprocess.Popen(
-                _with_read_only_root(container, pod, _program(words)),
+                self._with_own_view(pod, container, _program(words)),
                 cwd="/",
                 env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", **pod.environment},
                 stdin=subprocess.DEVNULL,
@@ -154,9 +154,7 @@ class LocalCluster:
 
         def succeeds() -> bool:
             nonlocal last
-            assert process.poll() is None, (
-                f"{pod.facts.name} ended with {process.returncode}:\n{pod.log()}"
-            )
+            assert process.poll() is None, f"{pod.facts.name} ended with {process.returncode}:\n{pod.log()}"
             last = probe(pod, kind)
             return not last
 
@@ -187,6 +185,17 @@ class LocalCluster:
             if pod.process is not None and pod.process.poll() is None:
                 self.kill(pod)
 
+    def _with_own_view(self, pod: Pod, container: Object, words: list[str]) -> list[str]:
+        """Without the directories of other nodes and pods, and read-only where the manifest says so."""
+        if not can_mount():
+            return words
+        read_only = container.get("securityContext", {}).get("readOnlyRootFilesystem", False)
+        mounts = [pod.local_path(mount["mountPath"]) for mount in container.get("volumeMounts", ())]
+        own = {pod.facts.name, pod.facts.node}
+        others = [str(path) for path in self._directory.iterdir() if path.is_dir() and path.name not in own]
+        view = ["ro" if read_only else "rw", *mounts, "--", *others, "--"]
+        return ["unshare", "--mount", "sh", "-c", _OWN_VIEW, "sh", *view, *words]
+
     def _roots(self, workload: Object, facts: PodFacts) -> dict[str, Path]:
         """Makes what stands for the pod's volumes: directories of its node, of its own, or files of a Secret."""
         spec = workload["spec"]["template"]["spec"]
@@ -196,7 +205,9 @@ class LocalCluster:
             for mount in container.get("volumeMounts", ()):
                 volume = volumes.get(mount["name"], {})
                 if "hostPath" in volume:
-                    assert volume["hostPath"]["path"] == mount["mountPath"], "a node's paths are what peers are told"
+                    assert volume["hostPath"]["path"] == mount["mountPath"], (
+                        "a node's paths are what peers are told"
+                    )
                     root = self._directory / facts.node
                 else:
                     root = self._directory / facts.name
@@ -242,14 +253,6 @@ def _program(words: list[str]) -> list[str]:
     """Programs of this environment (`kvstore`, `etcd`, `python3`) by their path, so that PATH decides nothing."""
     beside = Path(sys.executable).parent / words[0]
     return [str(beside), *words[1:]] if beside.exists() else words
-
-
-def _with_read_only_root(container: Object, pod: Pod, words: list[str]) -> list[str]:
-    read_only = container.get("securityContext", {}).get("readOnlyRootFilesystem", False)
-    if not read_only or not can_mount():
-        return words
-    mounts = [pod.local_path(mount["mountPath"]) for mount in container.get("volumeMounts", ())]
-    return ["unshare", "--mount", "sh", "-c", _READ_ONLY_ROOT, "sh", *mounts, "--", *words]
 
 
 def _die_with_parent() -> None:

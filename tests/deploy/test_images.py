@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kvstore.cli.main import app
 from typer.main import get_command
+
+from kvstore.cli.main import app
 
 from .dockerfiles import copied_from_context, is_ignored, read_dockerfile
 from .manifests import REPOSITORY, base, containers, find, pod_spec, workloads
@@ -38,7 +39,13 @@ def test_everything_that_is_copied_exists_and_is_not_ignored(name: str) -> None:
 @each_file
 def test_the_build_context_holds_nothing_that_is_not_copied(name: str) -> None:
     sources = copied_from_context(read_dockerfile(DOCKER / name))
-    for path in ("build/x", ".git/config", "tests/conftest.py", ".venv/bin/python", "kvstore/cli/__pycache__/a.pyc"):
+    for path in (
+        "build/x",
+        ".git/config",
+        "tests/conftest.py",
+        ".venv/bin/python",
+        "kvstore/cli/__pycache__/a.pyc",
+    ):
         assert is_ignored(DOCKER / f"{name}.dockerignore", path), path
     kept = [
         line[1:]
@@ -52,7 +59,10 @@ def test_the_build_context_holds_nothing_that_is_not_copied(name: str) -> None:
 def test_base_images_have_a_tag_that_is_not_latest(name: str) -> None:
     stages = read_dockerfile(DOCKER / name)
     arguments = dict(
-        instruction.text.split("=", 1) for stage in stages for instruction in stage if instruction.name == "ARG"
+        instruction.text.split("=", 1)
+        for stage in stages
+        for instruction in stage
+        if instruction.name == "ARG"
     )
     for stage in stages:
         image = next(i for i in stage if i.name == "FROM").words[0]
@@ -68,7 +78,9 @@ def test_no_command_goes_through_a_shell_of_its_own_or_fetches_by_hand(name: str
         for instruction in stage:
             if instruction.name == "RUN":
                 for command in instruction.commands:
-                    assert command[0] in ("apt-get", "rm", "python", "python3", "groupadd", "useradd"), command
+                    assert command[0] in ("apt-get", "rm", "python", "python3", "groupadd", "useradd"), (
+                        command
+                    )
                     assert not set("|;`$><*") & set("".join(command)), command
             if instruction.name in ("ENTRYPOINT", "CMD"):
                 assert instruction.text.startswith("["), "exec form: signals reach the server"
@@ -89,7 +101,9 @@ def test_the_server_image_runs_as_the_user_that_the_manifests_name() -> None:
 def test_only_the_wheel_reaches_the_runtime_image() -> None:
     final = read_dockerfile(DOCKER / "Dockerfile")[-1]
     assert copied_from_context([final]) == ["deploy/docker/healthcheck.py"]
-    assert not [command for i in final if i.name == "RUN" for command in i.commands if command[0] == "apt-get"]
+    assert not [
+        command for i in final if i.name == "RUN" for command in i.commands if command[0] == "apt-get"
+    ]
     (install,) = [c for i in final if i.name == "RUN" for c in i.commands if c[:2] == ["python", "-m"]]
     assert {"--no-index", "--find-links=/wheels", "hicache-kvstore[server]"} <= set(install)
 
@@ -132,10 +146,14 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_what_is_copied_is_enough_to_build_a_wheel_that_the_runtime_line_installs(context: Path, tmp_path: Path) -> None:
+def test_what_is_copied_is_enough_to_build_a_wheel_that_the_runtime_line_installs(
+    context: Path, tmp_path: Path
+) -> None:
     """The builder's and the runtime's pip lines, with paths of this test, without the network, and unoptimized."""
     builder, final = read_dockerfile(DOCKER / "Dockerfile")
-    (build,) = [c for i in builder if i.name == "RUN" for c in i.commands if c[:4] == ["python", "-m", "pip", "wheel"]]
+    (build,) = [
+        c for i in builder if i.name == "RUN" for c in i.commands if c[:4] == ["python", "-m", "pip", "wheel"]
+    ]
     (install,) = [
         c for i in final if i.name == "RUN" for c in i.commands if c[:4] == ["python", "-m", "pip", "install"]
     ]
@@ -147,9 +165,18 @@ def test_what_is_copied_is_enough_to_build_a_wheel_that_the_runtime_line_install
     assert wheel.name.startswith("hicache_kvstore-")
 
     target = tmp_path / "installed"
-    run_pip(install, wheels, tmp_path, ["--no-deps", "--disable-pip-version-check", "--quiet", f"--target={target}"])
+    run_pip(
+        install,
+        wheels,
+        tmp_path,
+        ["--no-deps", "--disable-pip-version-check", "--quiet", f"--target={target}"],
+    )
     shown = subprocess.run(
-        [sys.executable, "-c", "import kvstore_client, kvstore; print(kvstore_client.__file__, kvstore.__version__)"],
+        [
+            sys.executable,
+            "-c",
+            "import kvstore_client, kvstore; print(kvstore_client.__file__, kvstore.__version__)",
+        ],
         env={"PYTHONPATH": str(target), "PATH": os.environ["PATH"]},
         cwd=tmp_path,
         capture_output=True,

@@ -28,7 +28,9 @@ def overlay(tmp_path: Path):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("rendered", [base, single_node, sglang_example], ids=lambda function: function.__name__)
+@pytest.mark.parametrize(
+    "rendered", [base, single_node, sglang_example], ids=lambda function: function.__name__
+)
 def test_every_object_fits_the_schema_of_kubernetes(rendered, version) -> None:
     for item in rendered():
         kubernetes_validate.validate(item, version, strict=True)
@@ -52,8 +54,12 @@ def test_each_component_fits_onto_each_store(overlay, directory: str, component:
 
 def test_the_base_names_no_namespace_and_an_overlay_sets_it_on_everything(overlay) -> None:
     assert not [item for item in base() if "namespace" in item["metadata"]]
-    objects = overlay("namespace: pages\nresources: [k8s/base, k8s/components/priority-class/priority-class.yaml]\n")
-    assert {item["metadata"].get("namespace", "") for item in objects if item["kind"] != "PriorityClass"} == {"pages"}
+    objects = overlay(
+        "namespace: pages\nresources: [k8s/base, k8s/components/priority-class/priority-class.yaml]\n"
+    )
+    assert {item["metadata"].get("namespace", "") for item in objects if item["kind"] != "PriorityClass"} == {
+        "pages"
+    }
     assert "namespace" not in find(objects, "PriorityClass/kvstore")["metadata"]
 
 
@@ -90,7 +96,10 @@ def test_test_overlays_change_the_size_of_the_pool_and_nothing_else() -> None:
 def test_a_strategic_merge_merges_by_name_replaces_command_lines_and_deletes_by_null() -> None:
     merged = strategic_merge(
         {"containers": [{"name": "a", "args": ["1", "2"], "x": 1}, {"name": "b"}], "gone": 1},
-        {"containers": [{"name": "a", "args": ["3"], "env": [{"name": "E", "value": "v"}]}, {"name": "c"}], "gone": None},
+        {
+            "containers": [{"name": "a", "args": ["3"], "env": [{"name": "E", "value": "v"}]}, {"name": "c"}],
+            "gone": None,
+        },
     )
     assert merged == {
         "containers": [

@@ -39,12 +39,16 @@ class Store:
     near: Pod
     far: Pod
 
-    def engine(self, pod: Pod, action: str, first: int, count: int = PAGES, token_file: str = "") -> dict[str, Any]:
+    def engine(
+        self, pod: Pod, action: str, first: int, count: int = PAGES, token_file: str = ""
+    ) -> dict[str, Any]:
         """Runs one engine to its end: its config is the example's, its environment and mounts are the pod's."""
         arguments = pod.container["args"]
         config = arguments[arguments.index(EXTRA_CONFIG) + 1]
         if len(self.masters) == 1:
-            config = json.dumps({**json.loads(config), "masters": "kvstore-master-0.kvstore-master-peers:7440"})
+            config = json.dumps(
+                {**json.loads(config), "masters": "kvstore-master-0.kvstore-master-peers:7440"}
+            )
         if token_file:
             config = json.dumps({**json.loads(config), "token_file": token_file})
         words = ["python3", engine_worker.__file__, config, action, *map(str, (first, count, PAGE_BYTES))]
@@ -96,7 +100,7 @@ def _start(cluster: LocalCluster, segment_count: int) -> Store:
 def short_directory() -> Iterator[Path]:
     """A directory with a short name: a unix socket's path has at most 107 bytes."""
     directory = Path(tempfile.mkdtemp(prefix="kv-"))
-    print(f"read-only root file systems: {'yes' if can_mount() else 'not on this machine'}")
+    print(f"file systems of their own: {'yes' if can_mount() else 'not on this machine'}")
     yield directory
     shutil.rmtree(directory)
 
@@ -135,7 +139,7 @@ def test_the_socket_lies_in_the_directory_that_both_pods_mount_and_opens_to_one_
 
 def test_an_engine_with_another_token_gets_nothing(store: Store, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("not the token")
-    answer = store.engine(store.far, "get", 0, token_file=str(tmp_path / "token"))
+    answer = store.engine(store.far, "try", 0, token_file=str(tmp_path / "token"))
     assert (answer["opened"], answer["good"], answer["different"]) == (False, 0, 0)
 
 
@@ -182,7 +186,9 @@ def test_masters_told_to_stop_end_well(store: Store) -> None:
         assert store.cluster.terminate(master) == 0, master.log()
 
 
-def test_the_single_node_store_keeps_its_directory_over_a_restart_of_the_master(short_directory: Path) -> None:
+def test_the_single_node_store_keeps_its_directory_over_a_restart_of_the_master(
+    short_directory: Path,
+) -> None:
     directory = short_directory / "one"
     directory.mkdir()
     running = start_store("small-single-node", directory, segment_count=1)

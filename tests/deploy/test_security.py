@@ -175,10 +175,12 @@ def test_only_servers_and_tools_reach_the_control_port(objects: list[Object]) ->
 
 def test_only_masters_and_members_reach_etcd() -> None:
     objects = STORES["base"]
-    assert open_ports(objects, "StatefulSet/kvstore-etcd", labels_of(objects, "StatefulSet/kvstore-master")) == {
-        "etcd-client"
-    }
-    assert open_ports(objects, "StatefulSet/kvstore-etcd", labels_of(objects, "StatefulSet/kvstore-etcd")) == {
+    assert open_ports(
+        objects, "StatefulSet/kvstore-etcd", labels_of(objects, "StatefulSet/kvstore-master")
+    ) == {"etcd-client"}
+    assert open_ports(
+        objects, "StatefulSet/kvstore-etcd", labels_of(objects, "StatefulSet/kvstore-etcd")
+    ) == {
         "etcd-client",
         "etcd-peer",
     }
@@ -189,7 +191,9 @@ def test_only_masters_and_members_reach_etcd() -> None:
 @each_store
 def test_monitoring_reaches_the_status_ports_only(objects: list[Object]) -> None:
     for workload in workloads(objects):
-        seen = open_ports(objects, object_name(workload), {"app": "prometheus"}, {"kvstore/monitoring": "true"})
+        seen = open_ports(
+            objects, object_name(workload), {"app": "prometheus"}, {"kvstore/monitoring": "true"}
+        )
         assert seen == {"http"}
 
 
@@ -204,7 +208,9 @@ def test_servers_may_call_whom_they_need_and_whoever_they_call_lets_them_in(obje
     names = {object_name(item) for item in workloads(objects)}
     for caller in names:
         egress = policy_of(objects, find(objects, caller))["spec"]["egress"]
-        assert [port["port"] for port in egress[-1]["ports"]] == [DNS_PORT, DNS_PORT] and "to" not in egress[-1]
+        assert [port["port"] for port in egress[-1]["ports"]] == [DNS_PORT, DNS_PORT] and "to" not in egress[
+            -1
+        ]
         for called in names:
             ports = {
                 p["containerPort"]: p["name"]

@@ -40,7 +40,9 @@ def test_the_extra_config_names_the_real_class() -> None:
     assert spec is not None and spec.origin is not None
     backend = ast.parse((Path(spec.origin).parent / "backend.py").read_text())
     assert config["class_name"] in {node.name for node in ast.walk(backend) if isinstance(node, ast.ClassDef)}
-    assert f'name != "{config["class_name"]}"' in Path(spec.origin).read_text(), "the package hands the class out"
+    assert f'name != "{config["class_name"]}"' in Path(spec.origin).read_text(), (
+        "the package hands the class out"
+    )
 
 
 def test_the_adapter_accepts_the_config_and_reads_the_mounted_token(tmp_path: Path) -> None:
@@ -48,9 +50,13 @@ def test_the_adapter_accepts_the_config_and_reads_the_mounted_token(tmp_path: Pa
     (tmp_path / "token").write_text("secret\n")
     parsed = AdapterConfig.from_extra_config({**config, "token_file": str(tmp_path / "token")}, {})
     assert parsed.client_config("engine").token == "secret"
-    (mount,) = [m for m in container()["volumeMounts"] if str(config["token_file"]).startswith(f"{m['mountPath']}/")]
+    (mount,) = [
+        m for m in container()["volumeMounts"] if str(config["token_file"]).startswith(f"{m['mountPath']}/")
+    ]
     (volume,) = [
-        v for v in pod_spec(find(sglang_example(), "Deployment/sglang"))["volumes"] if v["name"] == mount["name"]
+        v
+        for v in pod_spec(find(sglang_example(), "Deployment/sglang"))["volumes"]
+        if v["name"] == mount["name"]
     ]
     assert volume["secret"]["secretName"] == TOKEN_SECRET
     (item,) = volume["secret"]["items"]
@@ -90,7 +96,14 @@ def test_engines_run_where_segments_are_and_tolerate_the_same_taints() -> None:
 def test_every_argument_is_one_word_of_a_command_line() -> None:
     """No flag is left without its value, and none is given twice."""
     parser = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
-    for flag in ("--model-path", "--host", "--port", "--hicache-storage-backend", EXTRA_CONFIG, *LAYOUT_FLAGS[::2]):
+    for flag in (
+        "--model-path",
+        "--host",
+        "--port",
+        "--hicache-storage-backend",
+        EXTRA_CONFIG,
+        *LAYOUT_FLAGS[::2],
+    ):
         parser.add_argument(flag, required=True)
     parser.add_argument("--enable-hierarchical-cache", action="store_true", required=True)
     arguments = container()["args"]

@@ -6,12 +6,13 @@ import itertools
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from typer.main import get_command
+
 from kvstore import __version__
 from kvstore.cli.main import app
 from kvstore.master.config import MasterSettings
 from kvstore.segment.capacity import parse_size
 from kvstore.segment.config import SegmentSettings
-from typer.main import get_command
 
 from .kustomize import Object, object_name
 from .manifests import (
@@ -49,7 +50,9 @@ def options_of(command: list[str]) -> dict[str, object]:
     return {name: value for name, value in context.params.items() if value is not None}
 
 
-def settings_of(objects: list[Object], workload: Object, monkeypatch: pytest.MonkeyPatch) -> MasterSettings | SegmentSettings:
+def settings_of(
+    objects: list[Object], workload: Object, monkeypatch: pytest.MonkeyPatch
+) -> MasterSettings | SegmentSettings:
     """The settings object that the workload's process would hold: options of its command line, then its environment."""
     (container,) = pod_spec(workload)["containers"]
     given = ContainerInput(container, [*objects, token_secret("secret")], FACTS)
@@ -81,7 +84,9 @@ def test_every_service_selects_a_workload_whose_container_has_its_ports(objects:
 
 
 @each_store
-def test_every_stateful_set_has_the_headless_service_that_names_its_pods_before_they_are_ready(objects) -> None:
+def test_every_stateful_set_has_the_headless_service_that_names_its_pods_before_they_are_ready(
+    objects,
+) -> None:
     for workload in workloads(objects):
         if workload["kind"] == "StatefulSet":
             service = find(objects, f"Service/{workload['spec']['serviceName']}")
@@ -155,7 +160,9 @@ def test_the_real_settings_accept_every_variable_and_option(objects, monkeypatch
 
 
 @each_store
-def test_container_ports_are_those_that_the_servers_listen_on(objects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_container_ports_are_those_that_the_servers_listen_on(
+    objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for workload in kvstore_workloads(objects):
         (container,) = pod_spec(workload)["containers"]
         with monkeypatch.context() as patch:
