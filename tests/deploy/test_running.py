@@ -27,6 +27,7 @@ EXTRA_CONFIG = "--hicache-storage-backend-extra-config"
 PAGE_BYTES = 256 << 10
 PAGES = 48
 ENGINE_TIMEOUT_S = 60.0
+WRITES_BACK_TIMEOUT_S = 20.0
 
 
 @dataclass
@@ -159,7 +160,11 @@ def test_pages_outlive_the_leader_and_writes_come_back(store: Store) -> None:
     leader = next(pod for pod in store.masters if is_leader(pod))
     store.cluster.kill(leader)
     store.assert_readable(store.far, 2000)
-    store.put(store.near, 3000)
+    # Segments find the new leader within moments; until then there is nowhere to put a page.
+    wait_until(
+        lambda: store.engine(store.near, "put", 3000)["good"] == PAGES, "writes are back", WRITES_BACK_TIMEOUT_S
+    )
+    assert sum(is_leader(pod) for pod in store.masters if pod is not leader) == 1
     store.cluster.start(leader)
     for kind in PROBES:
         store.cluster.wait_probe(leader, kind)
