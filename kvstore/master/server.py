@@ -161,7 +161,7 @@ class MasterServer:
     def _readiness(self) -> tuple[bool, str]:
         if self._not_ready:
             return False, self._not_ready
-        return self._replica.readiness if self._replica is not None else (True, "leader")
+        return self._replica.readiness if self._replica is not None else (True, "ready")
 
     def _fenced(self, error: FencedError) -> None:
         self.metrics.fenced_writes.inc()

@@ -19,7 +19,7 @@ from kvstore.v1 import control_pb2_grpc
 logger = logging.getLogger(__name__)
 
 PROTOCOL_VERSION = 1
-REGISTER_TIMEOUT_S = 5.0
+REGISTER_TIMEOUT_S = 3.0
 LEAVE_TIMEOUT_S = 2.0
 
 

@@ -139,14 +139,14 @@ class ControlClient:
                 self._stats,
                 self.heartbeats,
             )
-            beating: asyncio.Task[None] | None = None
+            beating: asyncio.Task[str] | None = None
 
             def on_registered(registered: Any) -> None:
                 nonlocal beating
                 interval_s = max(registered.heartbeat_interval_ms, 50) / 1000
                 beating = asyncio.create_task(heartbeat.run(interval_s), name="heartbeat")
-                # The master has forgotten us (it restarted, or took us for dead): this stream is worth
-                # nothing now.
+                # The master has forgotten us (it restarted, or took us for dead), or it hangs: this stream is
+                # worth nothing now.
                 beating.add_done_callback(lambda task: None if task.cancelled() else streaming.cancel())
                 self._on_registered(master, registered)
 
@@ -162,10 +162,7 @@ class ControlClient:
                     return
                 if beating is None or not beating.done():
                     raise
-                beating.result()
-                raise RegistrationRefused(
-                    "the master no longer knows this segment; attaching again"
-                ) from None
+                raise RegistrationRefused(beating.result()) from None
             finally:
                 self._session = self._streaming = None
                 for task in (streaming, beating):

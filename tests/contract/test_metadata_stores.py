@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from support.etcd_server import own_prefix, shared_etcd
 
 from kvstore.common.errors import FencedError, StoreError
 from kvstore.master.metadata.registry import metadata_store
@@ -28,6 +29,7 @@ from kvstore.master.metadata.store import (
 STORES: dict[str, Callable[[Path], str]] = {
     "memory": lambda path: "memory:",
     "rocksdb": lambda path: f"rocksdb://{path}/db",
+    "etcd": lambda path: shared_etcd().uri(own_prefix(path)),
 }
 DURABLE = {name: uri for name, uri in STORES.items() if name != "memory"}
 

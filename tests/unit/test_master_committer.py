@@ -81,7 +81,7 @@ async def test_what_queues_behind_a_commit_goes_into_the_next_one_in_order() -> 
     rig.store.gate.set()
     await until(lambda: len(rig.done) == 300)
     assert rig.done == list(range(300))
-    assert [len(commit) for commit in rig.store.commits] == [1, 128, 128, 43]
+    assert [len(commit) for commit in rig.store.commits] == [1, 127, 127, 45]
     assert committer.backlog_bytes == 0
     await committer.stop()
 

@@ -87,7 +87,7 @@ class Election:
 
     async def _try(self, lease_id: int) -> tuple[EtcdTenure | None, int]:
         """(the tenure if won, revision up to which the leader key is known)"""
-        stored, revision = await self._client.get(self._term_key)
+        stored, _ = await self._client.get(self._term_key)
         term = 1 + (_TERM.unpack(stored.value)[0] if stored is not None else 0)
         vacant = pb.Compare(target=pb.Compare.CREATE, key=self.leader_key, create_revision=0)
         unchanged = pb.Compare(

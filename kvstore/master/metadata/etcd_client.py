@@ -9,6 +9,7 @@ One event loop; close() when done.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -120,12 +121,10 @@ class EtcdClient:
 
     async def compact(self, revision: int) -> None:
         """Drops revisions before `revision`."""
-        try:
+        with contextlib.suppress(RevisionGoneError):  # somebody else did
             await self._unary(
                 "/etcdserverpb.KV/Compact", pb.CompactionRequest(revision=revision), pb.CompactionResponse
             )
-        except RevisionGoneError:
-            pass  # somebody else did
 
     # ---- leases --------------------------------------------------------------------------------------------
 
@@ -157,15 +156,13 @@ class EtcdClient:
         return await self._attempts("lease keep-alive", timeout_s, attempt)
 
     async def lease_revoke(self, lease_id: int, timeout_s: float | None = None) -> None:
-        try:
+        with contextlib.suppress(_NotFoundError):  # it has ended
             await self._unary(
                 "/etcdserverpb.Lease/LeaseRevoke",
                 pb.LeaseRevokeRequest(ID=lease_id),
                 pb.LeaseRevokeResponse,
                 timeout_s,
             )
-        except _NotFoundError:
-            pass  # it has ended
 
     # ---- maintenance ---------------------------------------------------------------------------------------
 
