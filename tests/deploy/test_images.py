@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import os
 import shutil
 import subprocess
@@ -14,15 +15,18 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from kvstore import __version__
 from kvstore.cli.main import app
 
-from .dockerfiles import copied_from_context, is_ignored, read_dockerfile
+from .dockerfiles import Instruction, copied_from_context, is_ignored, read_dockerfile
 from .manifests import REPOSITORY, base, containers, find, pod_spec, workloads
 
 DOCKER = REPOSITORY / "deploy" / "docker"
 FILES = ("Dockerfile", "sglang.Dockerfile")
 HEALTHCHECK = DOCKER / "healthcheck.py"
 NONROOT = "10001:10001"
+# cmake and ninja may be the system's or lie beside this Python.
+BUILD_ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 each_file = pytest.mark.parametrize("name", FILES)
 
@@ -146,49 +150,86 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_what_is_copied_is_enough_to_build_a_wheel_that_the_runtime_line_installs(
-    context: Path, tmp_path: Path
-) -> None:
-    """The builder's and the runtime's pip lines, with paths of this test, without the network, and unoptimized."""
+def test_the_pip_lines_build_a_wheel_of_what_is_copied_and_install_it(context: Path, tmp_path: Path) -> None:
+    """The builder's and the runtime's, with paths of this test, without the network. The native part is left out here:
+    tests/packaging compiles it into a wheel, and the next test sees to it that the build finds all that it reads.
+    """
     builder, final = read_dockerfile(DOCKER / "Dockerfile")
-    (build,) = [
-        c for i in builder if i.name == "RUN" for c in i.commands if c[:4] == ["python", "-m", "pip", "wheel"]
-    ]
-    (install,) = [
-        c for i in final if i.name == "RUN" for c in i.commands if c[:4] == ["python", "-m", "pip", "install"]
-    ]
+    build, install = pip_line(builder, "wheel"), pip_line(final, "install")
     wheels = tmp_path / "wheels"
-    offline = ["--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--quiet"]
-    debug = ["--config-settings=cmake.build-type=Debug", "--config-settings=build.targets=_native"]
-    run_pip(build, wheels, context, [*offline, *debug])
+    run_pip(
+        build, wheels, context, ["--no-deps", "--no-build-isolation", "--config-settings=wheel.cmake=false"]
+    )
     (wheel,) = wheels.iterdir()
     assert wheel.name.startswith("hicache_kvstore-")
 
     target = tmp_path / "installed"
-    run_pip(
-        install,
-        wheels,
-        tmp_path,
-        ["--no-deps", "--disable-pip-version-check", "--quiet", f"--target={target}"],
-    )
+    run_pip(install, wheels, tmp_path, ["--no-deps", f"--target={target}"])
     shown = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import kvstore_client, kvstore; print(kvstore_client.__file__, kvstore.__version__)",
-        ],
+        [sys.executable, "-S", "-c", "import kvstore; print(kvstore.__file__, kvstore.__version__)"],
         env={"PYTHONPATH": str(target), "PATH": os.environ["PATH"]},
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert shown.stdout.startswith(f"{target}/")
+    assert shown.stdout.split() == [f"{target}/kvstore/__init__.py", __version__]
+    assert (target / "kvstore_client").is_dir() and (target / "hicache_adapter").is_dir()
+
+
+def test_the_native_build_finds_everything_it_reads_among_what_is_copied(
+    context: Path, tmp_path: Path
+) -> None:
+    """Configures, generates the stubs, and compares what would be compiled with the sources that there are."""
+    nanobind = subprocess.run(
+        [sys.executable, "-m", "nanobind", "--cmake_dir"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    configured = subprocess.run(
+        [
+            "cmake",
+            *("-S", str(context), "-B", str(tmp_path), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release"),
+            *(f"-DPython_EXECUTABLE={sys.executable}", f"-Dnanobind_DIR={nanobind}"),
+            *("-DSKBUILD_PROJECT_NAME=hicache-kvstore", f"-DSKBUILD_PROJECT_VERSION={__version__}"),
+        ],
+        env=BUILD_ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
+    assert configured.returncode == 0, configured.stderr
+    stubs = subprocess.run(
+        ["cmake", "--build", str(tmp_path), "--target", "proto_stubs"],
+        env=BUILD_ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
+    assert stubs.returncode == 0, stubs.stdout + stubs.stderr
+    assert (tmp_path / "proto_stubs/kvstore/v1/control_pb2.py").is_file()
+    compiled = {Path(entry["file"]) for entry in json.loads((tmp_path / "compile_commands.json").read_text())}
+    ours = {path.relative_to(context) for path in compiled if path.is_relative_to(context)}
+    assert ours == {
+        path.relative_to(REPOSITORY)
+        for room in ("src", "bindings")
+        for path in (REPOSITORY / "native" / room).glob("*.cpp")
+    }
+
+
+def pip_line(stage: list[Instruction], verb: str) -> list[str]:
+    (line,) = [
+        command
+        for instruction in stage
+        if instruction.name == "RUN"
+        for command in instruction.commands
+        if command[:4] == ["python", "-m", "pip", verb]
+    ]
+    return line
 
 
 def run_pip(line: list[str], wheels: Path, directory: Path, more: list[str]) -> None:
     words = [word.replace("/wheels", str(wheels)) for word in line[1:]]
-    tried = subprocess.run([sys.executable, *words, *more], cwd=directory, capture_output=True, text=True)
+    more = [*more, "--disable-pip-version-check", "--quiet"]
+    tried = subprocess.run(
+        [sys.executable, *words, *more], cwd=directory, env=BUILD_ENVIRONMENT, capture_output=True, text=True
+    )
     assert tried.returncode == 0, tried.stderr[-4000:]
 
 

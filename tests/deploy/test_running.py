@@ -139,8 +139,10 @@ def test_the_socket_lies_in_the_directory_that_both_pods_mount_and_opens_to_one_
 
 
 def test_an_engine_with_another_token_gets_nothing(store: Store, tmp_path: Path) -> None:
+    store.put(store.near, 500)
+    assert store.engine(store.far, "try", 500)["good"] == PAGES
     (tmp_path / "token").write_text("not the token")
-    answer = store.engine(store.far, "try", 0, token_file=str(tmp_path / "token"))
+    answer = store.engine(store.far, "try", 500, token_file=str(tmp_path / "token"))
     assert (answer["opened"], answer["good"], answer["different"]) == (False, 0, 0)
 
 
@@ -162,7 +164,9 @@ def test_pages_outlive_the_leader_and_writes_come_back(store: Store) -> None:
     store.assert_readable(store.far, 2000)
     # Segments find the new leader within moments; until then there is nowhere to put a page.
     wait_until(
-        lambda: store.engine(store.near, "put", 3000)["good"] == PAGES, "writes are back", WRITES_BACK_TIMEOUT_S
+        lambda: store.engine(store.near, "put", 3000)["good"] == PAGES,
+        "writes are back",
+        WRITES_BACK_TIMEOUT_S,
     )
     assert sum(is_leader(pod) for pod in store.masters if pod is not leader) == 1
     store.cluster.start(leader)
