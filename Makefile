@@ -8,6 +8,8 @@ PYTHON ?= python3
 JOBS ?= $(shell nproc)
 # Native sanitizer build: empty, address (ASan + UBSan) or thread (TSan).
 SANITIZE ?=
+# What `make pytest` runs.
+TESTS ?= tests
 # Extra arguments for pytest, `kvstore up` and the benchmark harness.
 ARGS ?=
 
@@ -121,8 +123,8 @@ native-test-%:
 unit: $(VENV)/.built ## the fast Python tests (tests/unit, tests/contract); ARGS= goes to pytest
 	$(BIN)/pytest tests/unit tests/contract --quiet $(ARGS)
 
-pytest: $(VENV)/.built ## every Python test but packaging and SGLang
-	$(BIN)/pytest tests --ignore tests/packaging --ignore tests/sglang --quiet --durations 10 \
+pytest: $(VENV)/.built ## Python tests, all but packaging and SGLang, or TESTS=path
+	$(BIN)/pytest $(TESTS) --ignore tests/packaging --ignore tests/sglang --quiet --durations 10 \
 	  --junitxml $(RESULTS)/pytest.xml $(ARGS)
 
 packaging-test: $(VENV)/.built ## sdist, wheel and bare-install tests

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from kvstore_client import Client, ConfigError, Pieces
-from kvstore_client.throttle import ThrottledLog
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
 from hicache_adapter.config import AdapterConfig
@@ -19,6 +17,8 @@ from hicache_adapter.page_store import PageStore
 from hicache_adapter.pool_plan import PoolPlan
 from hicache_adapter.sglang_types import KV_POOL, new_storage_metrics, pool_transfer_result
 from hicache_adapter.stats import StatsCollector
+from kvstore_client import Client, ConfigError, Pieces
+from kvstore_client.throttle import ThrottledLog
 
 logger = logging.getLogger("hicache_adapter")
 

@@ -4,12 +4,11 @@ which part this rank holds.
 
 from typing import Any
 
+from hicache_adapter.config import AdapterConfig
+from hicache_adapter.model_facts import ModelFacts
 from kvstore_client.errors import ConfigError
 from kvstore_client.identity import Identity
 from kvstore_client.keys import Shard
-
-from hicache_adapter.config import AdapterConfig
-from hicache_adapter.model_facts import ModelFacts
 
 LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.base import Memory, PeerClient, Servers
 from kvstore_client import Client, Pieces, SharedBuffer
 from kvstore_client._native import hex_hashes
 from kvstore_client.objects import DONE_FOUND, DONE_STORED
-
-from benchmarks.peers.base import Memory, PeerClient, Servers
 
 NAMESPACE = "benchmark"
 DEADLINE_MS = 30_000

@@ -107,7 +107,9 @@ class Objects(ABC):
 
     def batch_get(self, keys: Sequence[Any], *, deadline_ms: float | None = None) -> list[bytes | None]:
         """The bytes of each entry, or None; at most 1 GiB of them a call."""
-        found: list[bytes | None] = [None] * (self._key_count(keys) * self.shard_count)
+        if not self._is_key_list("get", keys):
+            return []
+        found: list[bytes | None] = [None] * (len(keys) * self.shard_count)
 
         def chunk(hashes: bytes, at: slice, left_ms: int) -> None:
             values = self._native.fetch(
@@ -145,6 +147,8 @@ class Objects(ABC):
         self, keys: Sequence[Any], *, pin_ms: int | None = None, deadline_ms: float | None = None
     ) -> int:
         """How many keys from the first one on are there without a gap."""
+        if not self._is_key_list("exists", keys):
+            return 0
         try:
             hashes = self._hashes(keys)
         except (TypeError, ValueError) as error:
@@ -205,7 +209,9 @@ class Objects(ABC):
         deadline_ms: float | None,
         memory: Sequence[Any] | None = None,
     ) -> list[bool]:
-        answers = [False] * self._key_count(keys)
+        if not self._is_key_list(verb, keys):
+            return []
+        answers = [False] * len(keys)
 
         def run(hashes: bytes, at: slice, left_ms: int) -> None:
             truths = key_truths(chunk(hashes, at, left_ms), done, self.shard_count)
@@ -248,12 +254,11 @@ class Objects(ABC):
     def _entries(self, at: slice) -> slice:
         return slice(at.start * self.shard_count, at.stop * self.shard_count)
 
-    def _key_count(self, keys: Sequence[Any]) -> int:
-        try:
-            return len(keys)
-        except TypeError as error:
-            self._client._bad_argument("keys", error)
-            return 0
+    def _is_key_list(self, verb: str, keys: Sequence[Any]) -> bool:
+        if isinstance(keys, Sequence) and not isinstance(keys, (str, bytes)):
+            return True
+        self._client._bad_argument(verb, TypeError(f"keys come in a list, not in {type(keys).__name__}"))
+        return False
 
     def _fits(self, verb: str, key_count: int, memory: Sequence[Any]) -> bool:
         entries = key_count * self.shard_count

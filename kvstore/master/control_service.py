@@ -12,7 +12,6 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from kvstore_client.wire import PEER_ID_BYTES, VERSION_MAX, VERSION_MIN, Status
 
 from kvstore.common.errors import RefusedError
 from kvstore.common.logs import log_event
@@ -23,6 +22,7 @@ from kvstore.master.metrics import MasterMetrics
 from kvstore.master.roles import Backend, Roles
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
+from kvstore_client.wire import PEER_ID_BYTES, VERSION_MAX, VERSION_MIN, Status
 
 logger = logging.getLogger(__name__)
 

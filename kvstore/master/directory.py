@@ -10,9 +10,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvstore_client._native import DirectoryIndex
-from kvstore_client.wire import MapRecord, NamespaceReply, Status
-
 from kvstore.common.errors import FencedError, RefusedError, StoreError
 from kvstore.common.logs import log_event
 from kvstore.master import effects as ef
@@ -24,6 +21,8 @@ from kvstore.master.metadata.store import Fence, MetadataStore, SpaceLevel
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.placement import Candidate, PlacementPolicy
 from kvstore.master.state import DirectoryState, Recovered, StateLimits
+from kvstore_client._native import DirectoryIndex
+from kvstore_client.wire import MapRecord, NamespaceReply, Status
 
 logger = logging.getLogger(__name__)
 

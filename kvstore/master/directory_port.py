@@ -18,14 +18,13 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, cast
 
-from kvstore_client import _native, wire
-from kvstore_client.wire import FLAG_REPLY, HEADER, HEADER_BYTES, MAGIC, PREFIX, Op, Status, WireError
-
 from kvstore.common.errors import RefusedError
 from kvstore.common.identity import check_identity
 from kvstore.common.logs import log_event
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.roles import Roles
+from kvstore_client import _native, wire
+from kvstore_client.wire import FLAG_REPLY, HEADER, HEADER_BYTES, MAGIC, PREFIX, Op, Status, WireError
 
 logger = logging.getLogger(__name__)
 

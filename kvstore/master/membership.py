@@ -13,9 +13,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from kvstore_client._native import DirectoryIndex
-from kvstore_client.wire import SegmentState, Status
-
 from kvstore.master import layout
 from kvstore.master.changes import Registration, SegmentDropped, SegmentRegistered, SegmentUpdated
 from kvstore.master.effects import (
@@ -37,6 +34,8 @@ from kvstore.master.events import (
 from kvstore.master.layout import SegmentRecord
 from kvstore.master.metadata.store import Delete, Op, Put
 from kvstore.master.segment_table import Segment, SegmentTable
+from kvstore_client._native import DirectoryIndex
+from kvstore_client.wire import SegmentState, Status
 
 
 @dataclass(frozen=True)

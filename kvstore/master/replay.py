@@ -11,9 +11,6 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from kvstore_client._native import DirectoryIndex
-from kvstore_client.wire_journal import count_entries, skip_entries
-
 from kvstore.common.errors import CorruptRecordError, StoreError
 from kvstore.common.identity import namespace_id
 from kvstore.common.logs import log_event
@@ -23,6 +20,8 @@ from kvstore.master.metadata.replicated import KeyUpdate, StoreReader
 from kvstore.master.metadata.store import Delete, Op
 from kvstore.master.records import Record, RecordKind
 from kvstore.master.state import RecoveredSegment
+from kvstore_client._native import DirectoryIndex
+from kvstore_client.wire_journal import count_entries, skip_entries
 
 logger = logging.getLogger(__name__)
 

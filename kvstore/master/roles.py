@@ -6,15 +6,14 @@ import asyncio
 from collections.abc import Iterable
 from typing import NoReturn, Protocol
 
-from kvstore_client._native import DirectoryIndex
-from kvstore_client.wire import MapRecord, NamespaceReply, SegmentState, Status
-
 from kvstore.common.errors import RefusedError
 from kvstore.common.identity import namespace_id
 from kvstore.master.directory import Directory, NamespaceView
 from kvstore.master.layout import SegmentRecord
 from kvstore.master.replay import Replay
 from kvstore.master.state import DirectoryState
+from kvstore_client._native import DirectoryIndex
+from kvstore_client.wire import MapRecord, NamespaceReply, SegmentState, Status
 
 
 class Backend(Protocol):

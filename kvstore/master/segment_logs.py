@@ -11,10 +11,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from kvstore_client._native import DirectoryIndex
-from kvstore_client.wire import SegmentState, Status, WireError
-from kvstore_client.wire_journal import JournalOp, count_entries, group_ops, skip_entries, split_entries
-
 from kvstore.master import layout
 from kvstore.master.changes import (
     CompactionStored,
@@ -42,6 +38,9 @@ from kvstore.master.events import (
 from kvstore.master.metadata.store import Put, SpaceLevel
 from kvstore.master.records import Record, RecordKind
 from kvstore.master.segment_table import CompactionProgress, InventoryProgress, Segment, SegmentTable
+from kvstore_client._native import DirectoryIndex
+from kvstore_client.wire import SegmentState, Status, WireError
+from kvstore_client.wire_journal import JournalOp, count_entries, group_ops, skip_entries, split_entries
 
 RECORD_ENTRIES_MAX = 16_384  # at most 36 bytes each (a group of its own): well under the 1 MiB of a commit
 INVENTORY_CHUNKS_MAX = 65_536

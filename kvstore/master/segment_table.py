@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kvstore_client.wire import MapRecord, SegmentState
-
 from kvstore.master.layout import SegmentRecord
+from kvstore_client.wire import MapRecord, SegmentState
 
 
 @dataclass(slots=True)
@@ -120,7 +119,8 @@ class SegmentTable:
         self.forget(segment_id)
         segment = Segment(segment_id, record, self._next_log)
         if old is not None:
-            # A compaction of the old log may still be writing chunks of its generation: never use that one again.
+            # A compaction of the old log may still be writing chunks of its generation: never use that one
+            # again.
             segment.next_generation = old.next_generation
         self.next_index = max(self.next_index, record.index + 1)
         self._next_log += 1

@@ -10,9 +10,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from kvstore_client._native import DirectoryIndex
-from kvstore_client.wire import MapRecord, SegmentState
-
 from kvstore.master import changes as ch
 from kvstore.master import events as ev
 from kvstore.master.effects import BroadcastMap, Effect, Report
@@ -21,6 +18,8 @@ from kvstore.master.membership import Membership, MembershipLimits
 from kvstore.master.namespaces import Namespaces
 from kvstore.master.segment_logs import LogLimits, SegmentLogs
 from kvstore.master.segment_table import SegmentTable
+from kvstore_client._native import DirectoryIndex
+from kvstore_client.wire import MapRecord, SegmentState
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ namespace {
 
 int shared_buffer_view(PyObject* self, Py_buffer* view, int flags) {
   const auto* buffer = nb::inst_ptr<SharedBuffer>(nb::handle(self));
-  return PyBuffer_FillInfo(view, self, buffer->data(), static_cast<Py_ssize_t>(buffer->size_bytes()), 0, flags);
+  return PyBuffer_FillInfo(view, self, buffer->data(), static_cast<Py_ssize_t>(buffer->size_bytes()), 0,
+                           flags);
 }
 
 PyType_Slot shared_buffer_slots[] = {
@@ -80,16 +81,21 @@ Pieces from_pointers(nb::handle pointers, nb::handle sizes, size_t pieces_per_en
 
 // ---- PageClient ----
 
-CallKeys call_keys(const PageClient& client, int handle, uint16_t pool, const nb::bytes& shards, const nb::bytes& hashes) {
-  if (!client.valid_handle(handle)) value_error("namespace handle " + std::to_string(handle) + " was never opened");
+CallKeys call_keys(const PageClient& client, int handle, uint16_t pool, const nb::bytes& shards,
+                   const nb::bytes& hashes) {
+  if (!client.valid_handle(handle))
+    value_error("namespace handle " + std::to_string(handle) + " was never opened");
   if (shards.size() == 0 || shards.size() % kShardBytes != 0)
     value_error("shards come in " + std::to_string(kShardBytes) + " bytes each, at least one of them");
-  if (hashes.size() % kHashBytes != 0) value_error("hashes come in " + std::to_string(kHashBytes) + " bytes each");
+  if (hashes.size() % kHashBytes != 0)
+    value_error("hashes come in " + std::to_string(kHashBytes) + " bytes each");
   const size_t shard_count = shards.size() / kShardBytes, key_count = hashes.size() / kHashBytes;
-  if (shard_count > wire::kShardsMax || key_count > wire::kKeysMax || shard_count * key_count > wire::kEntriesMax)
-    value_error(std::to_string(key_count) + " keys x " + std::to_string(shard_count) + " shards are over the cap of " +
-                std::to_string(wire::kKeysMax) + " keys, " + std::to_string(wire::kShardsMax) + " shards or " +
-                std::to_string(wire::kEntriesMax) + " entries: split the batch");
+  if (shard_count > wire::kShardsMax || key_count > wire::kKeysMax ||
+      shard_count * key_count > wire::kEntriesMax)
+    value_error(std::to_string(key_count) + " keys x " + std::to_string(shard_count) +
+                " shards are over the cap of " + std::to_string(wire::kKeysMax) + " keys, " +
+                std::to_string(wire::kShardsMax) + " shards or " + std::to_string(wire::kEntriesMax) +
+                " entries: split the batch");
   CallKeys keys;
   keys.pool = pool;
   keys.shard_count = static_cast<uint32_t>(shard_count);
@@ -101,8 +107,8 @@ CallKeys call_keys(const PageClient& client, int handle, uint16_t pool, const nb
 
 void check_memory(const CallKeys& keys, const Pieces& memory) {
   if (memory.entry_count() != keys.entry_count())
-    value_error("memory describes " + std::to_string(memory.entry_count()) + " entries, the keys and shards make " +
-                std::to_string(keys.entry_count()));
+    value_error("memory describes " + std::to_string(memory.entry_count()) +
+                " entries, the keys and shards make " + std::to_string(keys.entry_count()));
   if (memory.shard_count() != 0 && memory.shard_count() != keys.shard_count)
     value_error("memory describes " + std::to_string(memory.shard_count()) + " shards, the call has " +
                 std::to_string(keys.shard_count));
@@ -114,10 +120,12 @@ nb::bytes fresh_bytes(size_t n) {
   if (bytes == nullptr) throw nb::python_error();
   return nb::steal<nb::bytes>(bytes);
 }
-uint8_t* mutable_data(const nb::bytes& bytes) { return reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(bytes.ptr())); }
+uint8_t* mutable_data(const nb::bytes& bytes) {
+  return reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(bytes.ptr()));
+}
 
-nb::bytes exists(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes, uint32_t pin_ms,
-                 int64_t deadline_ms) {
+nb::bytes exists(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes,
+                 uint32_t pin_ms, int64_t deadline_ms) {
   const Deadline deadline = Deadline::after_ms(deadline_ms);
   const CallKeys keys = call_keys(client, handle, pool, shards, hashes);
   nb::bytes statuses = fresh_bytes(keys.entry_count());
@@ -128,8 +136,8 @@ nb::bytes exists(PageClient& client, int handle, uint16_t pool, nb::bytes shards
   return statuses;
 }
 
-nb::bytes get(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes, const Pieces& memory,
-              int64_t deadline_ms) {
+nb::bytes get(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes,
+              const Pieces& memory, int64_t deadline_ms) {
   const Deadline deadline = Deadline::after_ms(deadline_ms);
   const CallKeys keys = call_keys(client, handle, pool, shards, hashes);
   check_memory(keys, memory);
@@ -140,8 +148,9 @@ nb::bytes get(PageClient& client, int handle, uint16_t pool, nb::bytes shards, n
   return statuses;
 }
 
-nb::bytes put(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes, const Pieces& memory,
-              int64_t deadline_ms, bool ack_committed, uint32_t depth, nb::object texts) {
+nb::bytes put(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes,
+              const Pieces& memory, int64_t deadline_ms, bool ack_committed, uint32_t depth,
+              nb::object texts) {
   const Deadline deadline = Deadline::after_ms(deadline_ms);
   const CallKeys keys = call_keys(client, handle, pool, shards, hashes);
   check_memory(keys, memory);
@@ -151,7 +160,8 @@ nb::bytes put(PageClient& client, int handle, uint16_t pool, nb::bytes shards, n
   if (!texts.is_none()) {
     text_copies = nb::cast<std::vector<std::string>>(texts);
     if (text_copies.size() != keys.key_count)
-      value_error(std::to_string(text_copies.size()) + " texts for " + std::to_string(keys.key_count) + " keys");
+      value_error(std::to_string(text_copies.size()) + " texts for " + std::to_string(keys.key_count) +
+                  " keys");
     for (const std::string& text : text_copies)
       if (text.size() > wire::kTextBytesMax)
         value_error("a key of " + std::to_string(text.size()) + " bytes is over the limit of " +
@@ -166,7 +176,8 @@ nb::bytes put(PageClient& client, int handle, uint16_t pool, nb::bytes shards, n
   return statuses;
 }
 
-nb::bytes remove(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes, int64_t deadline_ms) {
+nb::bytes remove(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes,
+                 int64_t deadline_ms) {
   const Deadline deadline = Deadline::after_ms(deadline_ms);
   const CallKeys keys = call_keys(client, handle, pool, shards, hashes);
   nb::bytes statuses = fresh_bytes(keys.entry_count());
@@ -177,8 +188,8 @@ nb::bytes remove(PageClient& client, int handle, uint16_t pool, nb::bytes shards
   return statuses;
 }
 
-nb::list fetch(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes, int64_t deadline_ms,
-               uint64_t bytes_max) {
+nb::list fetch(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes,
+               int64_t deadline_ms, uint64_t bytes_max) {
   const Deadline deadline = Deadline::after_ms(deadline_ms);
   const CallKeys keys = call_keys(client, handle, pool, shards, hashes);
   nb::list results;
@@ -255,9 +266,10 @@ nb::list segment_map(const PageClient& client) {
   return all;
 }
 
-void make_client(PageClient* self, const std::vector<std::pair<std::string, uint16_t>>& masters, const std::string& token,
-                 const std::string& name, size_t connections_per_peer, size_t copy_threads, bool same_host, bool tcp,
-                 int connect_timeout_ms, int64_t backoff_ms_min, int64_t backoff_ms_max, uint64_t run_bytes,
+void make_client(PageClient* self, const std::vector<std::pair<std::string, uint16_t>>& masters,
+                 const std::string& token, const std::string& name, size_t connections_per_peer,
+                 size_t copy_threads, bool same_host, bool tcp, int connect_timeout_ms,
+                 int64_t backoff_ms_min, int64_t backoff_ms_max, uint64_t run_bytes,
                  size_t location_cache_entries) {
   const auto check = [](bool good, const char* what) {
     if (!good) throw nb::value_error(what);
@@ -281,9 +293,11 @@ void make_client(PageClient* self, const std::vector<std::pair<std::string, uint
                          backoff_ms_min, backoff_ms_max, run_bytes, location_cache_entries});
 }
 
-std::pair<int, int> open_namespace(PageClient& client, nb::bytes identity, const std::string& name, int64_t deadline_ms) {
+std::pair<int, int> open_namespace(PageClient& client, nb::bytes identity, const std::string& name,
+                                   int64_t deadline_ms) {
   const Deadline deadline = Deadline::after_ms(deadline_ms);
-  if (identity.size() == 0 || identity.size() > wire::kIdentityBytesMax) value_error("identity: between 1 byte and 64 KiB");
+  if (identity.size() == 0 || identity.size() > wire::kIdentityBytesMax)
+    value_error("identity: between 1 byte and 64 KiB");
   if (name.size() > wire::kNameBytesMax) value_error("name: at most 255 bytes");
   const std::string copy(static_cast<const char*>(identity.data()), identity.size());
   std::pair<wire::Status, int> opened;
@@ -292,12 +306,14 @@ std::pair<int, int> open_namespace(PageClient& client, nb::bytes identity, const
     opened = client.open_namespace(copy, name, deadline);
   }
   if (opened.second < 0)
-    value_error("over the cap of " + std::to_string(kNamespaceHandlesMax) + " namespaces a client: use another client");
+    value_error("over the cap of " + std::to_string(kNamespaceHandlesMax) +
+                " namespaces a client: use another client");
   return {static_cast<int>(opened.first), opened.second};
 }
 
 void check_handle(const PageClient& client, int handle) {
-  if (!client.valid_handle(handle)) value_error("namespace handle " + std::to_string(handle) + " was never opened");
+  if (!client.valid_handle(handle))
+    value_error("namespace handle " + std::to_string(handle) + " was never opened");
 }
 
 }  // namespace
@@ -311,15 +327,17 @@ void bind_client(nb::module_& m) {
 
   nb::class_<Pieces>(m, "Pieces")
       .def_static("affine", &affine, nb::arg("plan"), nb::arg("indices"))
-      .def_static("from_pointers", &from_pointers, nb::arg("pointers"), nb::arg("sizes"), nb::arg("pieces_per_entry"))
+      .def_static("from_pointers", &from_pointers, nb::arg("pointers"), nb::arg("sizes"),
+                  nb::arg("pieces_per_entry"))
       .def_prop_ro("entry_count", &Pieces::entry_count)
       .def_prop_ro("total_bytes", &Pieces::total_bytes);
 
   nb::class_<PageClient>(m, "PageClient")
-      .def("__init__", &make_client, nb::arg("masters"), nb::kw_only(), nb::arg("token") = "", nb::arg("name") = "",
-           nb::arg("connections_per_peer") = 2, nb::arg("copy_threads") = 2, nb::arg("same_host") = true,
-           nb::arg("tcp") = true, nb::arg("connect_timeout_ms") = 250, nb::arg("backoff_ms_min") = 50,
-           nb::arg("backoff_ms_max") = 1000, nb::arg("run_bytes") = 4194304, nb::arg("location_cache_entries") = 65536)
+      .def("__init__", &make_client, nb::arg("masters"), nb::kw_only(), nb::arg("token") = "",
+           nb::arg("name") = "", nb::arg("connections_per_peer") = 2, nb::arg("copy_threads") = 2,
+           nb::arg("same_host") = true, nb::arg("tcp") = true, nb::arg("connect_timeout_ms") = 250,
+           nb::arg("backoff_ms_min") = 50, nb::arg("backoff_ms_max") = 1000, nb::arg("run_bytes") = 4194304,
+           nb::arg("location_cache_entries") = 65536)
       .def("open_namespace", &open_namespace, nb::arg("identity"), nb::arg("name"), nb::arg("deadline_ms"))
       .def(
           "bump_namespace",
@@ -335,15 +353,17 @@ void bind_client(nb::module_& m) {
           [](const PageClient& client, int handle) {
             check_handle(client, handle);
             const NamespaceHandles::State state = client.namespace_state(handle);
-            return nb::make_tuple(state.open ? nb::bytes(state.ns.data(), state.ns.size()) : nb::bytes("", 0), state.epoch);
+            return nb::make_tuple(state.open ? nb::bytes(state.ns.data(), state.ns.size()) : nb::bytes("", 0),
+                                  state.epoch);
           },
           nb::arg("handle"))
-      .def("exists", &exists, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"), nb::arg("pin_ms"),
-           nb::arg("deadline_ms"))
-      .def("get", &get, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"), nb::arg("memory"),
-           nb::arg("deadline_ms"))
-      .def("put", &put, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"), nb::arg("memory"),
-           nb::arg("deadline_ms"), nb::arg("ack_committed") = true, nb::arg("depth") = 0, nb::arg("texts") = nb::none())
+      .def("exists", &exists, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
+           nb::arg("pin_ms"), nb::arg("deadline_ms"))
+      .def("get", &get, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
+           nb::arg("memory"), nb::arg("deadline_ms"))
+      .def("put", &put, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
+           nb::arg("memory"), nb::arg("deadline_ms"), nb::arg("ack_committed") = true, nb::arg("depth") = 0,
+           nb::arg("texts") = nb::none())
       .def("fetch", &fetch, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
            nb::arg("deadline_ms"), nb::arg("bytes_max"))
       .def("remove", &remove, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),

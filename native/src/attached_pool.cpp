@@ -50,7 +50,8 @@ void AttachedPool::populate() const {
   for (uint64_t at = 0; at < geometry_.map_bytes && !stopping_.load(std::memory_order_relaxed);
        at += kPopulateStepBytes) {
     const uint64_t size = std::min(kPopulateStepBytes, geometry_.map_bytes - at);
-    if (::madvise(const_cast<uint8_t*>(base_) + at, size, MADV_POPULATE_READ) != 0) return;  // an older kernel
+    if (::madvise(const_cast<uint8_t*>(base_) + at, size, MADV_POPULATE_READ) != 0)
+      return;  // an older kernel
   }
 }
 

@@ -53,7 +53,8 @@ void CircuitBreaker::open(Time now) {
   ++generation_;
   backoff_ms_ = backoff_ms_ == 0 ? backoff_ms_min_ : std::min(backoff_ms_ * 2, backoff_ms_max_);
   // Between half and the whole of the back-off, so that the clients of a fleet don't come back in step.
-  const int64_t jittered_us = std::uniform_int_distribution<int64_t>(backoff_ms_ * 500, backoff_ms_ * 1000)(random_);
+  const int64_t jittered_us =
+      std::uniform_int_distribution<int64_t>(backoff_ms_ * 500, backoff_ms_ * 1000)(random_);
   open_until_ = now + std::chrono::microseconds(jittered_us);
 }
 

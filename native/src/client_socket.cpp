@@ -62,7 +62,8 @@ NetStatus ClientSocket::connect_tcp(const std::string& host, uint16_t port, cons
     if (const NetStatus status = s.wait(POLLOUT, deadline); status != NetStatus::kOk) return status;
     int error = 0;
     socklen_t size = sizeof(error);
-    if (::getsockopt(s.fd_, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) return NetStatus::kUnreachable;
+    if (::getsockopt(s.fd_, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0)
+      return NetStatus::kUnreachable;
   }
   *out = std::move(s);
   return NetStatus::kOk;
@@ -137,7 +138,8 @@ NetStatus ClientSocket::receive_some(void* to, size_t size, const Deadline& dead
   }
 }
 
-NetStatus ClientSocket::send_with_descriptor(const void* data, size_t size, int descriptor, const Deadline& deadline) {
+NetStatus ClientSocket::send_with_descriptor(const void* data, size_t size, int descriptor,
+                                             const Deadline& deadline) {
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   for (;;) {
     iovec iov{const_cast<void*>(data), size};

@@ -4,8 +4,8 @@
 
 namespace kvstore {
 
-ConnectionPool::ConnectionPool(PeerAddress address, HelloOptions hello, const PeerId& expected, size_t connections_max,
-                               int connect_timeout_ms, ClientCounters& counters)
+ConnectionPool::ConnectionPool(PeerAddress address, HelloOptions hello, const PeerId& expected,
+                               size_t connections_max, int connect_timeout_ms, ClientCounters& counters)
     : address_(std::move(address)),
       hello_(std::move(hello)),
       expected_(expected),
@@ -94,9 +94,12 @@ NetStatus ConnectionPool::acquire_one(bool wait, const Deadline& deadline, Lease
   return NetStatus::kOk;
 }
 
-NetStatus ConnectionPool::acquire(const Deadline& deadline, Lease* lease) { return acquire_one(true, deadline, lease); }
+NetStatus ConnectionPool::acquire(const Deadline& deadline, Lease* lease) {
+  return acquire_one(true, deadline, lease);
+}
 
-NetStatus ConnectionPool::acquire_several(size_t wanted, const Deadline& deadline, std::vector<Lease>* leases) {
+NetStatus ConnectionPool::acquire_several(size_t wanted, const Deadline& deadline,
+                                          std::vector<Lease>* leases) {
   for (size_t i = 0; i < std::max<size_t>(wanted, 1); ++i) {
     Lease lease;
     const NetStatus status = acquire_one(i == 0, deadline, &lease);

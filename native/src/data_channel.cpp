@@ -40,12 +40,13 @@ uint32_t commit_timeout_ms(const Deadline& deadline) {
 
 std::vector<uint32_t> entry_lengths(const std::vector<uint32_t>& entries, const Pieces& memory) {
   std::vector<uint32_t> lengths(entries.size());
-  for (size_t i = 0; i < entries.size(); ++i) lengths[i] = static_cast<uint32_t>(memory.entry_bytes(entries[i]));
+  for (size_t i = 0; i < entries.size(); ++i)
+    lengths[i] = static_cast<uint32_t>(memory.entry_bytes(entries[i]));
   return lengths;
 }
 
-DataChannel::DataChannel(PeerAddress address, const PeerId& pool_id, TransportContext& context, Counter bytes_get,
-                         Counter bytes_put)
+DataChannel::DataChannel(PeerAddress address, const PeerId& pool_id, TransportContext& context,
+                         Counter bytes_get, Counter bytes_put)
     : context_(context),
       bytes_get_(bytes_get),
       bytes_put_(bytes_put),
@@ -71,13 +72,15 @@ NetStatus DataChannel::submit_statuses(TransportBatch& batch, const Deadline& de
     FrameReply reply;
     status = lease->send_request(op, body.data(), body.size(), 0, deadline, &id);
     if (status == NetStatus::kOk)
-      status = lease->receive_reply(op, id, data_codec::kStatusesHeadBytes + entries.size(), deadline, &reply);
+      status =
+          lease->receive_reply(op, id, data_codec::kStatusesHeadBytes + entries.size(), deadline, &reply);
     if (status != NetStatus::kOk) {
       for (const uint32_t entry : entries) batch.set_status(entry, entry_status(status));
       return status;
     }
     if (reply.status != Status::kOk) {
-      for (const uint32_t entry : entries) batch.set_status(entry, data_codec::known_status(unsigned(reply.status)));
+      for (const uint32_t entry : entries)
+        batch.set_status(entry, data_codec::known_status(unsigned(reply.status)));
       continue;
     }
     try {
@@ -98,8 +101,8 @@ NetStatus DataChannel::run_stripes(TransportBatch& batch, const RunLimits& limit
   const Pieces& memory = *batch.memory;
   uint64_t total_bytes = 0;
   for (const uint32_t entry : batch.entries) total_bytes += memory.entry_bytes(entry);
-  const size_t wanted =
-      std::clamp<uint64_t>(total_bytes / kStripeBytesMin, 1, std::max<size_t>(context_.connections_per_peer, 1));
+  const size_t wanted = std::clamp<uint64_t>(total_bytes / kStripeBytesMin, 1,
+                                             std::max<size_t>(context_.connections_per_peer, 1));
   std::vector<ConnectionPool::Lease> leases;
   NetStatus status = pool_.acquire_several(wanted, deadline, &leases);
   batch.set_all(entry_status(status == NetStatus::kOk ? NetStatus::kClosed : status));
@@ -127,14 +130,15 @@ NetStatus DataChannel::get(TransportBatch& batch, const Deadline& deadline) {
                      });
 }
 
-NetStatus DataChannel::get_stripe(FrameConnection& connection, const std::vector<EntryRun>& runs, TransportBatch& batch,
-                                  const Deadline& deadline) {
+NetStatus DataChannel::get_stripe(FrameConnection& connection, const std::vector<EntryRun>& runs,
+                                  TransportBatch& batch, const Deadline& deadline) {
   std::vector<uint8_t> staging;
   std::deque<uint32_t> request_ids;
   size_t sent = 0;
   for (size_t received = 0; received < runs.size(); ++received) {
     for (; sent < runs.size() && sent - received < kGetWindow; ++sent) {
-      const std::vector<uint32_t> lengths = entry_lengths(runs[sent].entries(batch.keys->shard_count), *batch.memory);
+      const std::vector<uint32_t> lengths =
+          entry_lengths(runs[sent].entries(batch.keys->shard_count), *batch.memory);
       wire::Writer body(128 + runs[sent].key_count() * kHashBytes + lengths.size() * sizeof(uint32_t));
       body.zeros(8);
       write_run(body, *batch.keys, runs[sent]);
@@ -149,26 +153,31 @@ NetStatus DataChannel::get_stripe(FrameConnection& connection, const std::vector
         return status;
       }
     }
-    const NetStatus status = receive_run(connection, runs[received], request_ids.front(), batch, deadline, staging);
+    const NetStatus status =
+        receive_run(connection, runs[received], request_ids.front(), batch, deadline, staging);
     request_ids.pop_front();
     if (status == NetStatus::kOk) continue;
     for (size_t i = received + 1; i < runs.size(); ++i)
-      for (const uint32_t entry : runs[i].entries(batch.keys->shard_count)) batch.set_status(entry, entry_status(status));
+      for (const uint32_t entry : runs[i].entries(batch.keys->shard_count))
+        batch.set_status(entry, entry_status(status));
     return status;
   }
   return NetStatus::kOk;
 }
 
 NetStatus DataChannel::receive_run(FrameConnection& connection, const EntryRun& run, uint32_t request_id,
-                                   TransportBatch& batch, const Deadline& deadline, std::vector<uint8_t>& staging) {
+                                   TransportBatch& batch, const Deadline& deadline,
+                                   std::vector<uint8_t>& staging) {
   const std::vector<uint32_t> entries = run.entries(batch.keys->shard_count);
   const std::vector<uint32_t> lengths = entry_lengths(entries, *batch.memory);
   FrameReply reply;
   NetStatus status = connection.receive_reply(
-      Op::kGet, request_id, data_codec::kStatusesHeadBytes + entries.size() * data_codec::kGetEntryBytes, deadline, &reply);
+      Op::kGet, request_id, data_codec::kStatusesHeadBytes + entries.size() * data_codec::kGetEntryBytes,
+      deadline, &reply);
   if (status == NetStatus::kOk && reply.status != Status::kOk) {
     if (reply.payload_bytes > 0) return NetStatus::kProtocol;
-    for (const uint32_t entry : entries) batch.set_status(entry, data_codec::known_status(unsigned(reply.status)));
+    for (const uint32_t entry : entries)
+      batch.set_status(entry, data_codec::known_status(unsigned(reply.status)));
     return NetStatus::kOk;
   }
   std::vector<data_codec::GetAnswer> answers;
@@ -205,7 +214,8 @@ NetStatus DataChannel::receive_run(FrameConnection& connection, const EntryRun& 
     } else {
       for (const auto& part : parts) iov.push_back({part.data, part.size});
     }
-    status = deadline.expired() ? NetStatus::kTimeout : connection.receive_payload(iov.data(), iov.size(), deadline);
+    status = deadline.expired() ? NetStatus::kTimeout
+                                : connection.receive_payload(iov.data(), iov.size(), deadline);
     if (status != NetStatus::kOk) {
       for (size_t i = ordinal; i < wanted.size(); ++i) batch.set_status(wanted[i], entry_status(status));
       return status;
@@ -228,15 +238,16 @@ NetStatus DataChannel::receive_run(FrameConnection& connection, const EntryRun& 
   return NetStatus::kOk;
 }
 
-NetStatus SocketRunSender::send(FrameConnection& connection, const EntryRun& run, const data_codec::PutFields& fields,
-                                const Deadline& deadline, Op* op, uint32_t* request_id) {
+NetStatus SocketRunSender::send(FrameConnection& connection, const EntryRun& run,
+                                const data_codec::PutFields& fields, const Deadline& deadline, Op* op,
+                                uint32_t* request_id) {
   const std::vector<uint32_t> entries = run.entries(batch_.keys->shard_count);
   const std::vector<uint32_t> lengths = entry_lengths(entries, *batch_.memory);
   wire::Writer body(256 + run.key_count() * (kHashBytes + 8) + lengths.size() * sizeof(uint32_t));
   data_codec::write_put(body, *batch_.keys, run, fields, lengths);
   *op = Op::kPut;
-  NetStatus status = connection.send_request(*op, body.data(), body.size(), run.bytes + entries.size() * sizeof(uint32_t),
-                                             deadline, request_id);
+  NetStatus status = connection.send_request(
+      *op, body.data(), body.size(), run.bytes + entries.size() * sizeof(uint32_t), deadline, request_id);
   std::vector<uint32_t> digests(entries.size(), 0);
   std::vector<uint8_t> staging;
   PieceCursor cursor(*batch_.memory, entries);
@@ -259,7 +270,8 @@ NetStatus SocketRunSender::send(FrameConnection& connection, const EntryRun& run
         iov.push_back({part.data, part.size});
       }
     }
-    status = deadline.expired() ? NetStatus::kTimeout : connection.send_bytes(iov.data(), iov.size(), deadline, true);
+    status = deadline.expired() ? NetStatus::kTimeout
+                                : connection.send_bytes(iov.data(), iov.size(), deadline, true);
     counters_.add(moved_, bytes);
   }
   if (status != NetStatus::kOk) return status;
@@ -272,31 +284,35 @@ NetStatus DataChannel::put(TransportBatch& batch, const Deadline& deadline) {
   return put(batch, deadline, sender, kRunEntriesMax);
 }
 
-NetStatus DataChannel::put(TransportBatch& batch, const Deadline& deadline, RunSender& sender, size_t run_entries_max) {
+NetStatus DataChannel::put(TransportBatch& batch, const Deadline& deadline, RunSender& sender,
+                           size_t run_entries_max) {
   return run_stripes(batch, {context_.run_bytes, run_entries_max}, deadline,
                      [&](FrameConnection& connection, const std::vector<EntryRun>& runs) {
                        return put_stripe(connection, runs, batch, deadline, sender);
                      });
 }
 
-NetStatus DataChannel::put_stripe(FrameConnection& connection, const std::vector<EntryRun>& runs, TransportBatch& batch,
-                                  const Deadline& deadline, RunSender& sender) {
+NetStatus DataChannel::put_stripe(FrameConnection& connection, const std::vector<EntryRun>& runs,
+                                  TransportBatch& batch, const Deadline& deadline, RunSender& sender) {
   struct Sent {
     Op op;
     uint32_t request_id;
   };
   std::deque<Sent> window;
-  std::vector<uint32_t> sealed;  // written by runs before the last one: good once that one's acknowledgement is here
+  std::vector<uint32_t>
+      sealed;  // written by runs before the last one: good once that one's acknowledgement is here
   size_t answered = 0;
   const auto receive_one = [&]() -> NetStatus {
     const std::vector<uint32_t> entries = runs[answered].entries(batch.keys->shard_count);
     FrameReply reply;
-    const NetStatus status = connection.receive_reply(window.front().op, window.front().request_id,
-                                                      data_codec::kStatusesHeadBytes + entries.size(), deadline, &reply);
+    const NetStatus status =
+        connection.receive_reply(window.front().op, window.front().request_id,
+                                 data_codec::kStatusesHeadBytes + entries.size(), deadline, &reply);
     if (status != NetStatus::kOk) return status;
     window.pop_front();
     if (reply.status != Status::kOk && reply.status != Status::kNotCommitted) {
-      for (const uint32_t entry : entries) batch.set_status(entry, data_codec::known_status(unsigned(reply.status)));
+      for (const uint32_t entry : entries)
+        batch.set_status(entry, data_codec::known_status(unsigned(reply.status)));
     } else {
       std::vector<Status> statuses;
       try {
@@ -304,7 +320,8 @@ NetStatus DataChannel::put_stripe(FrameConnection& connection, const std::vector
       } catch (const wire::WireError&) {
         return NetStatus::kProtocol;
       }
-      const bool covered = !batch.ack_committed || (answered + 1 == runs.size() && reply.status == Status::kOk);
+      const bool covered =
+          !batch.ack_committed || (answered + 1 == runs.size() && reply.status == Status::kOk);
       for (size_t i = 0; i < entries.size(); ++i) {
         const bool waits = statuses[i] == Status::kOk && !covered;
         if (waits) sealed.push_back(entries[i]);
@@ -332,7 +349,8 @@ NetStatus DataChannel::put_stripe(FrameConnection& connection, const std::vector
   while (status == NetStatus::kOk && answered < runs.size()) status = receive_one();
 
   for (size_t i = answered; i < runs.size(); ++i)
-    for (const uint32_t entry : runs[i].entries(batch.keys->shard_count)) batch.set_status(entry, entry_status(status));
+    for (const uint32_t entry : runs[i].entries(batch.keys->shard_count))
+      batch.set_status(entry, entry_status(status));
   return status;
 }
 

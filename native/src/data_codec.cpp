@@ -15,8 +15,8 @@ void check_count(wire::Reader& reader, size_t expected) {
   const uint32_t count = reader.u32("count");
   reader.u32("reserved");
   if (count != expected)
-    throw WireError(Status::kBadRequest,
-                    "a reply for " + std::to_string(count) + " entries to a request for " + std::to_string(expected));
+    throw WireError(Status::kBadRequest, "a reply for " + std::to_string(count) +
+                                             " entries to a request for " + std::to_string(expected));
 }
 
 }  // namespace
@@ -51,7 +51,8 @@ std::vector<Status> read_statuses(const FrameReply& reply, size_t entry_count) {
   return statuses;
 }
 
-std::vector<GetAnswer> read_get_reply(const FrameReply& reply, const std::vector<uint32_t>& expected_lengths) {
+std::vector<GetAnswer> read_get_reply(const FrameReply& reply,
+                                      const std::vector<uint32_t>& expected_lengths) {
   wire::Reader reader = reply.reader();
   check_count(reader, expected_lengths.size());
   std::vector<GetAnswer> answers(expected_lengths.size());
@@ -72,8 +73,8 @@ std::vector<GetAnswer> read_get_reply(const FrameReply& reply, const std::vector
     payload_bytes += length;
   }
   if (payload_bytes != reply.payload_bytes)
-    throw WireError(Status::kBadRequest, "a payload of " + std::to_string(reply.payload_bytes) + " bytes for objects of " +
-                                             std::to_string(payload_bytes));
+    throw WireError(Status::kBadRequest, "a payload of " + std::to_string(reply.payload_bytes) +
+                                             " bytes for objects of " + std::to_string(payload_bytes));
   return answers;
 }
 
@@ -86,13 +87,15 @@ PoolGeometry read_attach_reply(const FrameReply& reply) {
   g.slot_bytes = reader.u32("slot_bytes");
   std::memcpy(g.pool_id.data(), reader.bytes(g.pool_id.size(), "pool_id"), g.pool_id.size());
   // Generations are read as aligned 64-bit words.
-  if (g.slot_bytes < kSlotHeaderBytes || g.slot_bytes % 8 != 0 || g.table_offset % 8 != 0 || g.slot_count == 0 ||
-      g.table_offset > g.map_bytes || uint64_t{g.slot_count} * g.slot_bytes > g.map_bytes - g.table_offset)
+  if (g.slot_bytes < kSlotHeaderBytes || g.slot_bytes % 8 != 0 || g.table_offset % 8 != 0 ||
+      g.slot_count == 0 || g.table_offset > g.map_bytes ||
+      uint64_t{g.slot_count} * g.slot_bytes > g.map_bytes - g.table_offset)
     throw WireError(Status::kBadRequest, "the slot table does not lie in the pool's map");
   return g;
 }
 
-std::vector<Location> read_locate_reply(const FrameReply& reply, const std::vector<uint32_t>& expected_lengths,
+std::vector<Location> read_locate_reply(const FrameReply& reply,
+                                        const std::vector<uint32_t>& expected_lengths,
                                         const PoolGeometry& geometry) {
   wire::Reader reader = reply.reader();
   check_count(reader, expected_lengths.size());
@@ -109,11 +112,12 @@ std::vector<Location> read_locate_reply(const FrameReply& reply, const std::vect
     reader.u16("reserved");
     if (l.status != Status::kOk) continue;
     if (length != expected_lengths[i]) {
-      l.status = Status::kLengthMismatch;  // LOCATE carries no expectation, so another length is an honest answer
+      l.status =
+          Status::kLengthMismatch;  // LOCATE carries no expectation, so another length is an honest answer
       continue;
     }
-    if (l.offset > geometry.map_bytes || length > geometry.map_bytes - l.offset || l.slot >= geometry.slot_count ||
-        l.generation % 2 != 0)
+    if (l.offset > geometry.map_bytes || length > geometry.map_bytes - l.offset ||
+        l.slot >= geometry.slot_count || l.generation % 2 != 0)
       throw WireError(Status::kBadRequest, "a location outside of the pool");
     if (digest_alg != kDigestCrc32c)
       throw WireError(Status::kBadRequest, "digest algorithm " + std::to_string(digest_alg) + " is unknown");

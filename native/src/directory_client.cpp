@@ -24,7 +24,8 @@ void write_fingerprints(wire::Writer& body, const std::vector<Fingerprint>& fing
 }
 
 void check_count(wire::Reader& reader, size_t expected) {
-  if (reader.u32("count") != expected) throw wire::WireError(Status::kBadRequest, "a reply to another number of entries");
+  if (reader.u32("count") != expected)
+    throw wire::WireError(Status::kBadRequest, "a reply to another number of entries");
 }
 
 void read_u32s(wire::Reader& reader, size_t count, std::vector<uint32_t>* out) {
@@ -39,15 +40,19 @@ void read_namespace(wire::Reader reader, NamespaceId* ns, uint32_t* epoch) {
 
 }  // namespace
 
-DirectoryClient::Master::Master(PeerAddress address, const Options& options, ClientCounters& counters, uint64_t seed)
-    : pool(std::move(address), options.hello, kAnyPeer, kConnectionsPerMaster, options.connect_timeout_ms, counters),
+DirectoryClient::Master::Master(PeerAddress address, const Options& options, ClientCounters& counters,
+                                uint64_t seed)
+    : pool(std::move(address), options.hello, kAnyPeer, kConnectionsPerMaster, options.connect_timeout_ms,
+           counters),
       breaker(options.breaker.backoff_ms_min, options.breaker.backoff_ms_max, seed) {}
 
-DirectoryClient::DirectoryClient(std::vector<PeerAddress> masters, const Options& options, ClientCounters& counters)
+DirectoryClient::DirectoryClient(std::vector<PeerAddress> masters, const Options& options,
+                                 ClientCounters& counters)
     : counters_(counters) {
   const auto seed = static_cast<uint64_t>(Deadline::Clock::now().time_since_epoch().count());
   for (PeerAddress& address : masters)
-    masters_.push_back(std::make_unique<Master>(std::move(address), options, counters, seed + masters_.size()));
+    masters_.push_back(
+        std::make_unique<Master>(std::move(address), options, counters, seed + masters_.size()));
 }
 
 NetStatus DirectoryClient::exchange(Master& master, Op op, const wire::Writer& body, size_t fields_hint_bytes,
@@ -71,8 +76,8 @@ NetStatus DirectoryClient::exchange(Master& master, Op op, const wire::Writer& b
   return NetStatus::kOk;
 }
 
-Status DirectoryClient::call(Op op, const wire::Writer& body, size_t fields_hint_bytes, const Deadline& deadline,
-                             const ReadReply& read) {
+Status DirectoryClient::call(Op op, const wire::Writer& body, size_t fields_hint_bytes,
+                             const Deadline& deadline, const ReadReply& read) {
   std::atomic<size_t>& last_good = changes_state(op) ? last_leader_ : last_reader_;
   const size_t first = last_good.load(std::memory_order_relaxed);
   Status outcome = Status::kUnavailable;
@@ -114,8 +119,8 @@ Status DirectoryClient::call(Op op, const wire::Writer& body, size_t fields_hint
   return outcome;
 }
 
-Status DirectoryClient::open_namespace(const std::string& identity, const std::string& name, const Deadline& deadline,
-                                       NamespaceId* ns, uint32_t* epoch) {
+Status DirectoryClient::open_namespace(const std::string& identity, const std::string& name,
+                                       const Deadline& deadline, NamespaceId* ns, uint32_t* epoch) {
   wire::Writer body(16 + identity.size() + name.size());
   body.u32(static_cast<uint32_t>(identity.size())).u16(static_cast<uint16_t>(name.size())).u16(0);
   body.raw(identity.data(), identity.size()).raw(name.data(), name.size());
@@ -155,25 +160,27 @@ Status DirectoryClient::exists(const NamespaceId& ns, const std::vector<Fingerpr
   });
 }
 
-Status DirectoryClient::lookup(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints, uint32_t replicas,
-                               const Deadline& deadline, Holders* holders) {
+Status DirectoryClient::lookup(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints,
+                               uint32_t replicas, const Deadline& deadline, Holders* holders) {
   const size_t n = fingerprints.size();
   wire::Writer body(16 + n * kFingerprintBytes);
   body.raw(ns.data(), ns.size()).u32(static_cast<uint32_t>(n)).u8(static_cast<uint8_t>(replicas)).zeros(3);
   write_fingerprints(body, fingerprints);
-  return call(Op::kLookup, body, 8 + n * sizeof(uint32_t) * (replicas + 1), deadline, [&](const FrameReply& reply) {
-    wire::Reader reader = reply.reader();
-    check_count(reader, n);
-    if (reader.u32("replicas") != replicas) throw wire::WireError(Status::kBadRequest, "another number of replicas");
-    holders->replicas = replicas;
-    read_u32s(reader, n * replicas, &holders->segments);
-    read_u32s(reader, n, &holders->lengths);
-  });
+  return call(Op::kLookup, body, 8 + n * sizeof(uint32_t) * (replicas + 1), deadline,
+              [&](const FrameReply& reply) {
+                wire::Reader reader = reply.reader();
+                check_count(reader, n);
+                if (reader.u32("replicas") != replicas)
+                  throw wire::WireError(Status::kBadRequest, "another number of replicas");
+                holders->replicas = replicas;
+                read_u32s(reader, n * replicas, &holders->segments);
+                read_u32s(reader, n, &holders->lengths);
+              });
 }
 
 Status DirectoryClient::place(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints,
-                              const std::vector<uint32_t>& lengths, uint32_t preferred, const Deadline& deadline,
-                              std::vector<uint32_t>* segments) {
+                              const std::vector<uint32_t>& lengths, uint32_t preferred,
+                              const Deadline& deadline, std::vector<uint32_t>* segments) {
   const size_t n = fingerprints.size();
   wire::Writer body(16 + n * (kFingerprintBytes + sizeof(uint32_t)));
   body.raw(ns.data(), ns.size()).u32(static_cast<uint32_t>(n)).u32(preferred);
@@ -191,9 +198,8 @@ Status DirectoryClient::fetch_map(const Deadline& deadline, SegmentMap* map) {
   wire::Writer body(8);
   body.u64(0);  // whatever we have: the whole map
   counters_.add(Counter::kMapRefreshes);
-  return call(Op::kMap, body, wire::kBodyBytesMax / 4, deadline, [&](const FrameReply& reply) {
-    *map = read_segment_map(reply.reader(), reply.map_epoch);
-  });
+  return call(Op::kMap, body, wire::kBodyBytesMax / 4, deadline,
+              [&](const FrameReply& reply) { *map = read_segment_map(reply.reader(), reply.map_epoch); });
 }
 
 }  // namespace kvstore

@@ -44,9 +44,10 @@ std::vector<EntryBlock> make_blocks(const std::vector<uint32_t>& entries, uint32
   return blocks;
 }
 
-std::vector<std::vector<EntryRun>> cut_stripes(const std::vector<EntryBlock>& blocks, uint32_t call_shard_count,
-                                          size_t stripes, const RunLimits& limits,
-                                          const std::function<uint64_t(uint32_t)>& entry_bytes) {
+std::vector<std::vector<EntryRun>> cut_stripes(const std::vector<EntryBlock>& blocks,
+                                               uint32_t call_shard_count, size_t stripes,
+                                               const RunLimits& limits,
+                                               const std::function<uint64_t(uint32_t)>& entry_bytes) {
   uint64_t total = 0;
   for (const EntryBlock& block : blocks)
     for (size_t i = 0; i < block.entry_count(); ++i) total += entry_bytes(block.entry(i, call_shard_count));
@@ -62,7 +63,8 @@ std::vector<std::vector<EntryRun>> cut_stripes(const std::vector<EntryBlock>& bl
     };
     for (size_t k = 0; k < block.keys.size(); ++k) {
       uint64_t key_bytes = 0;
-      for (const uint32_t shard : block.shards) key_bytes += entry_bytes(block.keys[k] * call_shard_count + shard);
+      for (const uint32_t shard : block.shards)
+        key_bytes += entry_bytes(block.keys[k] * call_shard_count + shard);
       const bool full = run.bytes + key_bytes > limits.bytes ||
                         (run.key_count() + 1) * block.shards.size() > limits.entries;
       if (run.key_count() > 0 && full) close_run();
@@ -85,7 +87,8 @@ void write_run(wire::Writer& writer, const CallKeys& keys, const EntryRun& run) 
       .u16(keys.pool)
       .u16(static_cast<uint16_t>(run.block->shards.size()))
       .u32(static_cast<uint32_t>(run.key_count()));
-  for (const uint32_t shard : run.block->shards) writer.raw(keys.shards + size_t{shard} * kShardBytes, kShardBytes);
+  for (const uint32_t shard : run.block->shards)
+    writer.raw(keys.shards + size_t{shard} * kShardBytes, kShardBytes);
   for (size_t k = run.key_begin; k < run.key_end; ++k)
     writer.raw(keys.hashes + size_t{run.block->keys[k]} * kHashBytes, kHashBytes);
 }

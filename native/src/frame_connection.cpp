@@ -14,8 +14,8 @@ constexpr size_t kReadAheadBytesMax = 128u << 10;
 
 }  // namespace
 
-void FrameConnection::fill_header(wire::Op op, size_t body_bytes, uint64_t payload_bytes, uint32_t* request_id,
-                                  uint8_t out[wire::kHeaderBytes]) {
+void FrameConnection::fill_header(wire::Op op, size_t body_bytes, uint64_t payload_bytes,
+                                  uint32_t* request_id, uint8_t out[wire::kHeaderBytes]) {
   *request_id = next_request_id_++;
   wire::Header header;
   header.version = version_;
@@ -26,8 +26,9 @@ void FrameConnection::fill_header(wire::Op op, size_t body_bytes, uint64_t paylo
   wire::encode_header(header, out);
 }
 
-NetStatus FrameConnection::send_request(wire::Op op, const uint8_t* body, size_t body_bytes, uint64_t payload_bytes,
-                                        const Deadline& deadline, uint32_t* request_id) {
+NetStatus FrameConnection::send_request(wire::Op op, const uint8_t* body, size_t body_bytes,
+                                        uint64_t payload_bytes, const Deadline& deadline,
+                                        uint32_t* request_id) {
   if (body_bytes > wire::kBodyBytesMax || payload_bytes > wire::kPayloadBytesMax) return NetStatus::kProtocol;
   uint8_t header[wire::kHeaderBytes];
   fill_header(op, body_bytes, payload_bytes, request_id, header);
@@ -61,7 +62,8 @@ NetStatus FrameConnection::buffer_at_least(size_t wanted, size_t read_ahead, con
       status = socket_.receive_some(buffer_.data() + filled_, limit - filled_, deadline, &received);
     } else {
       int fd = -1;
-      status = socket_.receive_some_with_descriptor(buffer_.data() + filled_, limit - filled_, deadline, &received, &fd);
+      status = socket_.receive_some_with_descriptor(buffer_.data() + filled_, limit - filled_, deadline,
+                                                    &received, &fd);
       if (fd >= 0) {
         if (*descriptor >= 0) ::close(*descriptor);
         *descriptor = fd;
@@ -78,8 +80,9 @@ NetStatus FrameConnection::receive_reply(wire::Op op, uint32_t request_id, size_
   return receive_reply_with_descriptor(op, request_id, fields_hint_bytes, deadline, reply, nullptr);
 }
 
-NetStatus FrameConnection::receive_reply_with_descriptor(wire::Op op, uint32_t request_id, size_t fields_hint_bytes,
-                                                         const Deadline& deadline, FrameReply* reply, int* descriptor) {
+NetStatus FrameConnection::receive_reply_with_descriptor(wire::Op op, uint32_t request_id,
+                                                         size_t fields_hint_bytes, const Deadline& deadline,
+                                                         FrameReply* reply, int* descriptor) {
   if (descriptor != nullptr) *descriptor = -1;
   // Reading ahead exactly as far as an OK reply goes takes header and body in one system call, and leaves the payload in the
   // socket, from where it goes straight into the caller's memory.
@@ -129,7 +132,8 @@ NetStatus FrameConnection::receive_payload(iovec* iov, size_t count, const Deadl
   return socket_.receive_all(iov, count, deadline);
 }
 
-NetStatus FrameConnection::hello(const HelloOptions& options, const PeerId& expected, const Deadline& deadline) {
+NetStatus FrameConnection::hello(const HelloOptions& options, const PeerId& expected,
+                                 const Deadline& deadline) {
   wire::Writer body(64 + options.token.size() + options.name.size());
   body.u8(wire::kVersionMin).u8(wire::kVersionMax).u8(static_cast<uint8_t>(wire::Role::kClient)).u8(0);
   body.u16(static_cast<uint16_t>(options.token.size())).u16(static_cast<uint16_t>(options.name.size()));

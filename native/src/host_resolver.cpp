@@ -89,7 +89,8 @@ bool resolve_host(const std::string& host, uint16_t port, const Deadline& deadli
     lookup->running = true;
   }
   while (lookup->running) {
-    if (all.answered.wait_until(lock, deadline.end()) == std::cv_status::timeout && lookup->running) return false;
+    if (all.answered.wait_until(lock, deadline.end()) == std::cv_status::timeout && lookup->running)
+      return false;
   }
   if (!lookup->found) return false;
   *out = lookup->address;

@@ -6,8 +6,8 @@ namespace kvstore {
 
 LocationCache::LocationCache(size_t entries_max) : sets_(std::max<size_t>(entries_max / kWays, 1)) {}
 
-void LocationCache::find(const std::vector<Fingerprint>& fingerprints, const std::vector<uint32_t>& entries, Time now,
-                         std::vector<ObjectLocation>* locations) const {
+void LocationCache::find(const std::vector<Fingerprint>& fingerprints, const std::vector<uint32_t>& entries,
+                         Time now, std::vector<ObjectLocation>* locations) const {
   std::lock_guard<std::mutex> lock(mutex_);
   if (items_.empty()) return;
   for (const uint32_t entry : entries) {
@@ -36,7 +36,8 @@ void LocationCache::store(const std::vector<Fingerprint>& fingerprints, const st
   }
 }
 
-void LocationCache::forget(const std::vector<Fingerprint>& fingerprints, const std::vector<uint32_t>& entries) {
+void LocationCache::forget(const std::vector<Fingerprint>& fingerprints,
+                           const std::vector<uint32_t>& entries) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (items_.empty()) return;
   for (const uint32_t entry : entries) {

@@ -53,7 +53,8 @@ void NamespaceHandles::mark_stale(int handle, const NamespaceId& ns) {
 
 wire::Status NamespaceHandles::bump(int handle, DirectoryClient& directory, const Deadline& deadline) {
   NamespaceId ns;
-  if (const wire::Status status = ensure_open(handle, directory, deadline, &ns); status != wire::Status::kOk) return status;
+  if (const wire::Status status = ensure_open(handle, directory, deadline, &ns); status != wire::Status::kOk)
+    return status;
   State fresh;
   const wire::Status status = directory.bump_namespace(ns, deadline, &fresh.ns, &fresh.epoch);
   if (status == wire::Status::kStaleNamespace) mark_stale(handle, ns);

@@ -14,15 +14,22 @@ constexpr int64_t kMapIntervalMs = 100;
 
 }  // namespace
 
-PageClient::Core::Core(std::vector<PeerAddress> masters, const PageClientOptions& options, ClientCounters& counters,
-                       RegisteredMemory& registered)
+PageClient::Core::Core(std::vector<PeerAddress> masters, const PageClientOptions& options,
+                       ClientCounters& counters, RegisteredMemory& registered)
     : workers(std::clamp<size_t>(4 * std::max(options.connections_per_peer, options.copy_threads), 4, 32)),
-      context{{options.token, options.name}, options.connections_per_peer, options.copy_threads,
-              options.connect_timeout_ms,    options.run_bytes,            options.same_host,
-              options.tcp,                   workers,                      counters,
+      context{{options.token, options.name},
+              options.connections_per_peer,
+              options.copy_threads,
+              options.connect_timeout_ms,
+              options.run_bytes,
+              options.same_host,
+              options.tcp,
+              workers,
+              counters,
               registered},
       directory(std::move(masters),
-                {context.hello, options.connect_timeout_ms, {options.backoff_ms_min, options.backoff_ms_max}}, counters),
+                {context.hello, options.connect_timeout_ms, {options.backoff_ms_min, options.backoff_ms_max}},
+                counters),
       peers(context, {options.backoff_ms_min, options.backoff_ms_max}),
       locations(options.location_cache_entries) {}
 
@@ -35,13 +42,15 @@ PageClient::~PageClient() { close(); }
 
 void PageClient::close() {
   if (::getpid() != pid_) {
-    (void)core_.release();  // its threads exist in the parent only: there is nothing here that could be joined or freed safely
+    (void)core_
+        .release();  // its threads exist in the parent only: there is nothing here that could be joined or freed safely
     return;
   }
   std::unique_lock<std::mutex> lock(mutex_);
   closed_ = true;
   idle_.wait(lock, [&] { return calls_in_flight_ == 0; });
   if (core_ == nullptr) return;
+  core_->peers.clear();  // hands the transports to the workers
   core_->workers.close();
   core_.reset();
 }
@@ -68,7 +77,8 @@ Status PageClient::bump_namespace(int handle, const Deadline& deadline) {
   try {
     Status status = namespaces_.bump(handle, guard.core()->directory, deadline);
     // Somebody else bumped it since it was opened here: what was asked for is a newer epoch than the *current* one.
-    if (status == Status::kStaleNamespace) status = namespaces_.bump(handle, guard.core()->directory, deadline);
+    if (status == Status::kStaleNamespace)
+      status = namespaces_.bump(handle, guard.core()->directory, deadline);
     return status;
   } catch (...) {
     counters_.add(Counter::kInternalErrors);
@@ -139,28 +149,36 @@ Status PageClient::refresh_map(Core& core, const Deadline& deadline, bool force)
 Status PageClient::look_up(Core& core, Call& call, const std::vector<uint32_t>& entries,
                            std::vector<ObjectLocation>* where) {
   DirectoryClient::Holders holders;
-  Status status = core.directory.lookup(call.keys.ns, call.fingerprints_of(entries), kReplicasTried, call.deadline, &holders);
+  Status status = core.directory.lookup(call.keys.ns, call.fingerprints_of(entries), kReplicasTried,
+                                        call.deadline, &holders);
   if (status != Status::kOk) return status;
   status = refresh_map(core, call.deadline, false);
   if (status != Status::kOk) return status;
+  // A batch has many entries and few segments: each is found once.
+  std::map<uint32_t, std::shared_ptr<SegmentPeer>> peers;
   bool map_forced = false;
+  const auto peer_of = [&](uint32_t segment) -> const std::shared_ptr<SegmentPeer>& {
+    const auto [at, fresh] = peers.emplace(segment, nullptr);
+    if (!fresh) return at->second;
+    at->second = core.peers.find(segment);
+    if (at->second == nullptr && !map_forced) {
+      map_forced = true;
+      if (refresh_map(core, call.deadline, true) == Status::kOk) at->second = core.peers.find(segment);
+    }
+    return at->second;
+  };
   for (size_t i = 0; i < entries.size(); ++i) {
     ObjectLocation found;
     size_t kept = 0;
     for (uint32_t r = 0; r < kReplicasTried; ++r) {
       const uint32_t segment = holders.segment(r, i);
-      if (segment == wire::kNoSegment) continue;
-      if (core.peers.find(segment) == nullptr && !map_forced) {
-        map_forced = true;
-        refresh_map(core, call.deadline, true);
-      }
-      if (core.peers.find(segment) != nullptr) found.segments[kept++] = segment;
+      if (segment != wire::kNoSegment && peer_of(segment) != nullptr) found.segments[kept++] = segment;
     }
     found.length = holders.lengths[i];
     if (kept == 2) {
       // A segment on this host first; else the key decides, so that the readers of a page share the load of its replicas.
-      const bool first_near = core.peers.find(found.segments[0])->same_host();
-      const bool second_near = core.peers.find(found.segments[1])->same_host();
+      const bool first_near = peer_of(found.segments[0])->same_host();
+      const bool second_near = peer_of(found.segments[1])->same_host();
       const bool odd = (call.fingerprints[entries[i]].hi & 1) != 0;
       if (second_near != first_near ? second_near : odd) std::swap(found.segments[0], found.segments[1]);
     }

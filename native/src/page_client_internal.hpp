@@ -18,7 +18,9 @@ struct PageClient::Call {
 
   void set(uint32_t entry, wire::Status status) { statuses[entry] = static_cast<uint8_t>(status); }
   wire::Status status(uint32_t entry) const { return static_cast<wire::Status>(statuses[entry]); }
-  void set_all(wire::Status status) { std::fill_n(statuses, keys.entry_count(), static_cast<uint8_t>(status)); }
+  void set_all(wire::Status status) {
+    std::fill_n(statuses, keys.entry_count(), static_cast<uint8_t>(status));
+  }
   std::vector<uint32_t> all_entries() const {
     std::vector<uint32_t> all(keys.entry_count());
     std::iota(all.begin(), all.end(), 0u);

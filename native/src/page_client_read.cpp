@@ -11,8 +11,8 @@ using wire::Status;
 
 constexpr CallCounters kExistsCounters{Counter::kExistsCalls, Counter::kExistsKeys, Counter::kExistsHits,
                                        Counter::kExistsMisses, Counter::kExistsFailures};
-constexpr CallCounters kGetCounters{Counter::kGetCalls, Counter::kGetKeys, Counter::kGetHits, Counter::kGetMisses,
-                                    Counter::kGetFailures};
+constexpr CallCounters kGetCounters{Counter::kGetCalls, Counter::kGetKeys, Counter::kGetHits,
+                                    Counter::kGetMisses, Counter::kGetFailures};
 constexpr CallCounters kFetchCounters{Counter::kFetchCalls, Counter::kFetchKeys, Counter::kFetchHits,
                                       Counter::kFetchMisses, Counter::kFetchFailures};
 
@@ -21,7 +21,8 @@ constexpr int64_t kSuspectMs = 50;
 
 // The segments an entry was asked at in this call.
 struct Tried {
-  std::array<uint32_t, 2 * kReplicasTried> segments{wire::kNoSegment, wire::kNoSegment, wire::kNoSegment, wire::kNoSegment};
+  std::array<uint32_t, 2 * kReplicasTried> segments{wire::kNoSegment, wire::kNoSegment, wire::kNoSegment,
+                                                    wire::kNoSegment};
   uint8_t count = 0;
   bool has(uint32_t segment) const {
     return std::find(segments.begin(), segments.begin() + count, segment) != segments.begin() + count;
@@ -32,14 +33,36 @@ struct Tried {
 };
 
 // The first replica not tried yet that a batch would get to, or kNoSegment.
-uint32_t choose(const SegmentPeers& peers, const ObjectLocation& where, const Tried& tried) {
-  for (const uint32_t segment : where.segments) {
-    if (segment == wire::kNoSegment || tried.has(segment)) continue;
-    const auto peer = peers.find(segment);
-    if (peer != nullptr && peer->usable() && peer->record().readable()) return segment;
+class ReplicaChoice {
+ public:
+  ReplicaChoice(const SegmentPeers& peers, ClientCounters& counters) : peers_(peers), counters_(counters) {}
+
+  uint32_t operator()(const ObjectLocation& where, const Tried& tried) {
+    for (const uint32_t segment : where.segments) {
+      if (segment == wire::kNoSegment || tried.has(segment)) continue;
+      const Answers answers = answers_of(segment);
+      if (answers == Answers::kYes) return segment;
+      if (answers == Answers::kRefusing) counters_.add(Counter::kBreakerRefusals);
+    }
+    return wire::kNoSegment;
   }
-  return wire::kNoSegment;
-}
+
+ private:
+  enum class Answers : uint8_t { kNo, kRefusing, kYes };
+  // Asked once a segment and round: a batch has many entries and few segments.
+  Answers answers_of(uint32_t segment) {
+    const auto [at, fresh] = known_.emplace(segment, Answers::kNo);
+    if (fresh) {
+      const auto peer = peers_.find(segment);
+      if (peer != nullptr && peer->readable())
+        at->second = peer->usable() ? Answers::kYes : Answers::kRefusing;
+    }
+    return at->second;
+  }
+  const SegmentPeers& peers_;
+  ClientCounters& counters_;
+  std::map<uint32_t, Answers> known_;
+};
 
 bool any_stale(const std::vector<uint32_t>& entries, const uint8_t* statuses) {
   return std::any_of(entries.begin(), entries.end(), [&](uint32_t entry) {
@@ -49,7 +72,8 @@ bool any_stale(const std::vector<uint32_t>& entries, const uint8_t* statuses) {
 
 }  // namespace
 
-void PageClient::exists(int handle, const CallKeys& keys, uint32_t pin_ms, const Deadline& deadline, uint8_t* statuses) {
+void PageClient::exists(int handle, const CallKeys& keys, uint32_t pin_ms, const Deadline& deadline,
+                        uint8_t* statuses) {
   Call call{keys, deadline, statuses};
   call.set_all(Status::kUnavailable);
   const CallGuard guard(*this);
@@ -87,8 +111,9 @@ bool PageClient::exists_pinned(Core& core, Call& call, uint32_t pin_ms) {
   pin.pin_ms = pin_ms;
   while (!pending.empty() && !call.deadline.expired()) {
     Groups groups;
+    ReplicaChoice choose(core.peers, counters_);
     for (const uint32_t entry : pending) {
-      const uint32_t segment = choose(core.peers, where[entry], tried[entry]);
+      const uint32_t segment = choose(where[entry], tried[entry]);
       if (segment == wire::kNoSegment) continue;
       groups[segment].push_back(entry);
       tried[entry].add(segment);
@@ -116,13 +141,14 @@ bool PageClient::exists_pinned(Core& core, Call& call, uint32_t pin_ms) {
   return true;
 }
 
-void PageClient::get(int handle, const CallKeys& keys, const Pieces& memory, const Deadline& deadline, uint8_t* statuses) {
+void PageClient::get(int handle, const CallKeys& keys, const Pieces& memory, const Deadline& deadline,
+                     uint8_t* statuses) {
   Call call{keys, deadline, statuses};
   call.set_all(Status::kUnavailable);
   const CallGuard guard(*this);
   if (guard.core() == nullptr) return;
   in_namespace(*guard.core(), handle, call,
-               [&] { return get_entries(*guard.core(), call, call.all_entries(), memory, true); });
+               [&] { return get_entries(*guard.core(), call, call.all_entries(), memory); });
   count_call(counters_, kGetCounters, statuses, keys.entry_count());
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < keys.entry_count(); ++i)
@@ -130,10 +156,10 @@ void PageClient::get(int handle, const CallKeys& keys, const Pieces& memory, con
   counters_.add(Counter::kGetBytes, bytes);
 }
 
-bool PageClient::get_entries(Core& core, Call& call, const std::vector<uint32_t>& entries, const Pieces& memory,
-                             bool use_cache) {
+bool PageClient::get_entries(Core& core, Call& call, const std::vector<uint32_t>& entries,
+                             const Pieces& memory) {
   std::vector<ObjectLocation> where(call.keys.entry_count());
-  if (use_cache) core.locations.find(call.fingerprints, entries, Deadline::Clock::now(), &where);
+  core.locations.find(call.fingerprints, entries, Deadline::Clock::now(), &where);
   std::vector<uint32_t> unknown;
   for (const uint32_t entry : entries)
     if (!where[entry].known()) unknown.push_back(entry);
@@ -163,8 +189,9 @@ bool PageClient::get_entries(Core& core, Call& call, const std::vector<uint32_t>
     }
     Groups groups;
     std::vector<uint32_t> stuck;
+    ReplicaChoice choose(core.peers, counters_);
     for (const uint32_t entry : pending) {
-      const uint32_t segment = choose(core.peers, where[entry], tried[entry]);
+      const uint32_t segment = choose(where[entry], tried[entry]);
       if (segment == wire::kNoSegment) {
         stuck.push_back(entry);
       } else {
@@ -201,14 +228,16 @@ bool PageClient::get_entries(Core& core, Call& call, const std::vector<uint32_t>
   return true;
 }
 
-void PageClient::report_suspects(Core& core, Call& call, const std::vector<std::pair<uint32_t, uint32_t>>& suspects) {
+void PageClient::report_suspects(Core& core, Call& call,
+                                 const std::vector<std::pair<uint32_t, uint32_t>>& suspects) {
   Groups groups;
   for (const auto& [segment, entry] : suspects) groups[segment].push_back(entry);
   for (auto& [segment, entries] : groups) {
     std::sort(entries.begin(), entries.end());
     const auto peer = core.peers.find(segment);
     if (peer == nullptr || call.deadline.expired()) continue;
-    std::vector<uint8_t> verdicts(call.keys.entry_count(), 0);  // the caller's statuses stay what the get made them
+    std::vector<uint8_t> verdicts(call.keys.entry_count(),
+                                  0);  // the caller's statuses stay what the get made them
     TransportBatch batch;
     batch.kind = BatchKind::kSuspect;
     batch.keys = &call.keys;
@@ -235,7 +264,8 @@ std::vector<uint32_t> PageClient::fetch_lengths(int handle, const CallKeys& keys
     for (uint32_t i = 0; i < keys.entry_count(); ++i) {
       call.set(i, status == Status::kOk ? Status::kMiss : status);
       if (status != Status::kOk || !where[i].known() || where[i].length == 0) continue;
-      const bool fits = where[i].length <= wire::kObjectBytesMax && total_bytes + where[i].length <= bytes_max;
+      const bool fits =
+          where[i].length <= wire::kObjectBytesMax && total_bytes + where[i].length <= bytes_max;
       call.set(i, fits ? Status::kUnavailable : Status::kTooLarge);
       if (!fits) continue;
       lengths[i] = where[i].length;
@@ -258,7 +288,7 @@ void PageClient::fetch(int handle, const CallKeys& keys, const std::vector<uint3
     const Pieces memory = Pieces::sparse(pointers, {lengths.begin(), lengths.end()});
     call.statuses = found.data();
     in_namespace(*guard.core(), handle, call,
-                 [&] { return get_entries(*guard.core(), call, wanted, memory, true); });
+                 [&] { return get_entries(*guard.core(), call, wanted, memory); });
   }
   uint64_t bytes = 0;
   for (const uint32_t i : wanted) {

@@ -8,8 +8,8 @@ namespace {
 
 using wire::Status;
 
-constexpr CallCounters kPutCounters{Counter::kPutCalls, Counter::kPutKeys, Counter::kPutHits, Counter::kPutMisses,
-                                    Counter::kPutFailures};
+constexpr CallCounters kPutCounters{Counter::kPutCalls, Counter::kPutKeys, Counter::kPutHits,
+                                    Counter::kPutMisses, Counter::kPutFailures};
 constexpr CallCounters kRemoveCounters{Counter::kRemoveCalls, Counter::kRemoveKeys, Counter::kRemoveHits,
                                        Counter::kRemoveMisses, Counter::kRemoveFailures};
 
@@ -48,7 +48,8 @@ void PageClient::put(int handle, const CallKeys& keys, const Pieces& memory, con
   call.set_all(Status::kUnavailable);
   const CallGuard guard(*this);
   if (guard.core() == nullptr) return;
-  in_namespace(*guard.core(), handle, call, [&] { return put_entries(*guard.core(), call, memory, options); });
+  in_namespace(*guard.core(), handle, call,
+               [&] { return put_entries(*guard.core(), call, memory, options); });
   count_call(counters_, kPutCounters, statuses, keys.entry_count());
   uint64_t bytes = 0, there = 0;
   for (uint32_t i = 0; i < keys.entry_count(); ++i) {
@@ -73,10 +74,11 @@ bool PageClient::put_entries(Core& core, Call& call, const Pieces& memory, const
       return true;
     }
     std::vector<uint32_t> lengths(pending.size());
-    for (size_t i = 0; i < pending.size(); ++i) lengths[i] = static_cast<uint32_t>(memory.entry_bytes(pending[i]));
+    for (size_t i = 0; i < pending.size(); ++i)
+      lengths[i] = static_cast<uint32_t>(memory.entry_bytes(pending[i]));
     std::vector<uint32_t> placed;
-    Status status = core.directory.place(call.keys.ns, call.fingerprints_of(pending), lengths, near_segment(core.peers),
-                                         call.deadline, &placed);
+    Status status = core.directory.place(call.keys.ns, call.fingerprints_of(pending), lengths,
+                                         near_segment(core.peers), call.deadline, &placed);
     if (status == Status::kStaleNamespace) return false;
     if (status == Status::kOk) status = refresh_map(core, call.deadline, false);
     if (status != Status::kOk) {
@@ -140,7 +142,8 @@ bool PageClient::remove_entries(Core& core, Call& call) {
   const std::vector<uint32_t> all = call.all_entries();
   core.locations.forget(call.fingerprints, all);
   DirectoryClient::Holders holders;
-  Status status = core.directory.lookup(call.keys.ns, call.fingerprints, kReplicasMax, call.deadline, &holders);
+  Status status =
+      core.directory.lookup(call.keys.ns, call.fingerprints, kReplicasMax, call.deadline, &holders);
   if (status == Status::kStaleNamespace) return false;
   if (status == Status::kOk) status = refresh_map(core, call.deadline, false);
   if (status != Status::kOk) {

@@ -24,12 +24,13 @@ void check_range(uint64_t address, uint64_t size) {
 }  // namespace
 
 Pieces Pieces::affine(std::vector<std::vector<Strided>> plan, std::vector<int64_t> indices) {
-  if (plan.empty() || indices.empty()) throw std::invalid_argument("a plan needs at least one shard and one key");
+  if (plan.empty() || indices.empty())
+    throw std::invalid_argument("a plan needs at least one shard and one key");
   if (plan.size() > wire::kShardsMax || indices.size() > wire::kKeysMax ||
       plan.size() * indices.size() > wire::kEntriesMax)
     throw std::invalid_argument("over the cap of " + std::to_string(wire::kShardsMax) + " shards, " +
-                                std::to_string(wire::kKeysMax) + " keys or " + std::to_string(wire::kEntriesMax) +
-                                " entries: split the batch");
+                                std::to_string(wire::kKeysMax) + " keys or " +
+                                std::to_string(wire::kEntriesMax) + " entries: split the batch");
   const auto [lowest, highest] = std::minmax_element(indices.begin(), indices.end());
   Pieces p;
   p.entry_count_ = plan.size() * indices.size();
@@ -43,7 +44,8 @@ Pieces Pieces::affine(std::vector<std::vector<Strided>> plan, std::vector<int64_
         int64_t delta = 0;
         uint64_t address = 0;
         // The builtins compute with unlimited precision and report what does not fit.
-        if (__builtin_mul_overflow(s.stride, index, &delta) || __builtin_add_overflow(s.base, delta, &address))
+        if (__builtin_mul_overflow(s.stride, index, &delta) ||
+            __builtin_add_overflow(s.base, delta, &address))
           throw std::invalid_argument("a piece lies outside of the address space");
         check_range(address, s.size_bytes);
       }
@@ -57,10 +59,12 @@ Pieces Pieces::affine(std::vector<std::vector<Strided>> plan, std::vector<int64_
   return p;
 }
 
-Pieces Pieces::from_pointers(std::vector<uint64_t> pointers, std::vector<uint64_t> sizes, size_t pieces_per_entry) {
+Pieces Pieces::from_pointers(std::vector<uint64_t> pointers, std::vector<uint64_t> sizes,
+                             size_t pieces_per_entry) {
   if (pointers.empty() || pieces_per_entry == 0 || pointers.size() != sizes.size() ||
       pointers.size() % pieces_per_entry != 0)
-    throw std::invalid_argument("pointers and sizes must have the same length, a multiple of pieces_per_entry");
+    throw std::invalid_argument(
+        "pointers and sizes must have the same length, a multiple of pieces_per_entry");
   Pieces p;
   p.entry_count_ = pointers.size() / pieces_per_entry;
   if (p.entry_count_ > wire::kEntriesMax)

@@ -67,10 +67,12 @@ NetStatus PullSender::prepare(FrameConnection& connection, const Deadline& deadl
   body.u64(range_->size_bytes).u32(0).u32(0);
   uint32_t id = 0;
   FrameReply reply;
-  status = connection.send_request_with_descriptor(Op::kRegister, body.data(), body.size(), range_->fd, deadline, &id);
+  status = connection.send_request_with_descriptor(Op::kRegister, body.data(), body.size(), range_->fd,
+                                                   deadline, &id);
   if (status == NetStatus::kOk) status = connection.receive_reply(Op::kRegister, id, 8, deadline, &reply);
   if (status != NetStatus::kOk) return status;
-  if (reply.status != Status::kOk) return NetStatus::kOk;  // the segment won't have it: runs go over the socket
+  if (reply.status != Status::kOk)
+    return NetStatus::kOk;  // the segment won't have it: runs go over the socket
   try {
     known.push_back({range_->id, reply.reader().u32("buffer_id")});
   } catch (const wire::WireError&) {
@@ -79,10 +81,12 @@ NetStatus PullSender::prepare(FrameConnection& connection, const Deadline& deadl
   return NetStatus::kOk;
 }
 
-NetStatus PullSender::send(FrameConnection& connection, const EntryRun& run, const data_codec::PutFields& fields,
-                           const Deadline& deadline, Op* op, uint32_t* request_id) {
+NetStatus PullSender::send(FrameConnection& connection, const EntryRun& run,
+                           const data_codec::PutFields& fields, const Deadline& deadline, Op* op,
+                           uint32_t* request_id) {
   const auto& known = connection.registrations();
-  const auto registration = std::find_if(known.begin(), known.end(), [&](const auto& r) { return r.registration == range_->id; });
+  const auto registration =
+      std::find_if(known.begin(), known.end(), [&](const auto& r) { return r.registration == range_->id; });
   const std::vector<uint32_t> entries = run.entries(batch_.keys->shard_count);
   const size_t pieces = batch_.memory->piece_count(entries.front());
   bool pullable = registration != known.end() && entries.size() * pieces <= kPullRunPieces;
@@ -108,7 +112,8 @@ NetStatus PullSender::send(FrameConnection& connection, const EntryRun& run, con
   wire::Writer body(256 + run.key_count() * (kHashBytes + 8) + lengths.size() * 4 + offsets.size() * 12);
   data_codec::write_put(body, *batch_.keys, run, fields, lengths);
   body.u32(registration->buffer_id).u32(static_cast<uint32_t>(pieces));
-  body.raw(offsets.data(), offsets.size() * sizeof(uint64_t)).raw(sizes.data(), sizes.size() * sizeof(uint32_t));
+  body.raw(offsets.data(), offsets.size() * sizeof(uint64_t))
+      .raw(sizes.data(), sizes.size() * sizeof(uint32_t));
   *op = Op::kPull;
   const NetStatus status = connection.send_request(*op, body.data(), body.size(), 0, deadline, request_id);
   if (status == NetStatus::kOk) {

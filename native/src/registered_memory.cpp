@@ -20,13 +20,15 @@ RegisteredRange::~RegisteredRange() {
 bool RegisteredMemory::add(uint64_t address, uint64_t size_bytes, int fd) {
   if (address == 0 || size_bytes == 0 || address + size_bytes < address) return false;
   struct stat file{};
-  if (::fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || static_cast<uint64_t>(file.st_size) < size_bytes) return false;
+  if (::fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || static_cast<uint64_t>(file.st_size) < size_bytes)
+    return false;
   std::lock_guard<std::mutex> lock(mutex_);
   const auto after = by_address_.lower_bound(address);
   if (after != by_address_.end()) {
     if (after->first == address && after->second->size_bytes == size_bytes) {
       struct stat known{};
-      return ::fstat(after->second->fd, &known) == 0 && known.st_dev == file.st_dev && known.st_ino == file.st_ino;
+      return ::fstat(after->second->fd, &known) == 0 && known.st_dev == file.st_dev &&
+             known.st_ino == file.st_ino;
     }
     if (after->first < address + size_bytes) return false;
   }

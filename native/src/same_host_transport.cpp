@@ -50,7 +50,8 @@ NetStatus SameHostTransport::attach(const SegmentRecord& segment, const Deadline
   FrameReply reply;
   status = lease->send_request(Op::kAttach, nullptr, 0, 0, deadline, &id);
   if (status == NetStatus::kOk)
-    status = lease->receive_reply_with_descriptor(Op::kAttach, id, data_codec::kAttachFieldsBytes, deadline, &reply, &fd);
+    status = lease->receive_reply_with_descriptor(Op::kAttach, id, data_codec::kAttachFieldsBytes, deadline,
+                                                  &reply, &fd);
   if (status != NetStatus::kOk) return status;
   if (reply.status != Status::kOk || fd < 0) {
     if (fd >= 0) ::close(fd);
@@ -116,22 +117,25 @@ NetStatus SameHostTransport::get_run(FrameConnection& connection, const EntryRun
   NetStatus status = connection.send_request(Op::kLocate, body.data(), body.size(), 0, deadline, &locate_id);
   if (status == NetStatus::kOk)
     status = connection.receive_reply(
-        Op::kLocate, locate_id, data_codec::kStatusesHeadBytes + entries.size() * data_codec::kLocateEntryBytes, deadline,
-        &reply);
+        Op::kLocate, locate_id,
+        data_codec::kStatusesHeadBytes + entries.size() * data_codec::kLocateEntryBytes, deadline, &reply);
   if (status != NetStatus::kOk) return status;
   if (reply.status != Status::kOk) {
-    for (const uint32_t entry : entries) batch.set_status(entry, data_codec::known_status(unsigned(reply.status)));
+    for (const uint32_t entry : entries)
+      batch.set_status(entry, data_codec::known_status(unsigned(reply.status)));
     return NetStatus::kOk;
   }
   std::vector<data_codec::Location> locations;
   try {
-    locations = data_codec::read_locate_reply(reply, entry_lengths(entries, *batch.memory), pool_->geometry());
+    locations =
+        data_codec::read_locate_reply(reply, entry_lengths(entries, *batch.memory), pool_->geometry());
   } catch (const wire::WireError&) {
     return NetStatus::kProtocol;
   }
 
   // Every thread takes the next few entries until none are left, so that uneven sizes don't leave one of them idle.
-  const size_t shares = std::clamp<uint64_t>(run.bytes / kCopyShareBytesMin, 1, std::max<size_t>(context_.copy_threads, 1));
+  const size_t shares =
+      std::clamp<uint64_t>(run.bytes / kCopyShareBytesMin, 1, std::max<size_t>(context_.copy_threads, 1));
   const size_t grain = std::max<size_t>(1, entries.size() / (shares * 8));
   std::atomic<size_t> next{0};
   context_.workers.run(shares, [&](size_t) {
@@ -152,8 +156,8 @@ NetStatus SameHostTransport::get_run(FrameConnection& connection, const EntryRun
   return status;  // a copy that ran out of time is not the segment's fault
 }
 
-void SameHostTransport::copy_entry(const data_codec::Location& location, uint32_t entry, TransportBatch& batch,
-                                   const Deadline& deadline) {
+void SameHostTransport::copy_entry(const data_codec::Location& location, uint32_t entry,
+                                   TransportBatch& batch, const Deadline& deadline) {
   if (location.status != Status::kOk) {
     batch.set_status(entry, location.status);
     return;

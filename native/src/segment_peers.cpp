@@ -6,15 +6,20 @@ namespace kvstore {
 namespace {
 
 int64_t now_us() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(Deadline::Clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::microseconds>(Deadline::Clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace
 
-SegmentPeer::SegmentPeer(SegmentRecord record, TransportContext& context, const BreakerOptions& breaker, uint64_t seed)
-    : context_(context), breaker_(breaker.backoff_ms_min, breaker.backoff_ms_max, seed), record_(std::move(record)) {
+SegmentPeer::SegmentPeer(SegmentRecord record, TransportContext& context, const BreakerOptions& breaker,
+                         uint64_t seed)
+    : context_(context),
+      breaker_(breaker.backoff_ms_min, breaker.backoff_ms_max, seed),
+      record_(std::move(record)) {
   // A guess until a transport is chosen, so that the first put already prefers the segment of its own host.
-  same_host_ = context_.same_host_enabled && !record_.unix_path.empty() && ::access(record_.unix_path.c_str(), W_OK) == 0;
+  same_host_ = context_.same_host_enabled && !record_.unix_path.empty() &&
+               ::access(record_.unix_path.c_str(), W_OK) == 0;
 }
 
 SegmentRecord SegmentPeer::record() const {
@@ -31,8 +36,15 @@ void SegmentPeer::note_no_space() {
   no_puts_until_us_.store(now_us() + kNoSpaceBackoffMs * 1000, std::memory_order_relaxed);
 }
 
+bool SegmentPeer::readable() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return record_.readable();
+}
+
 bool SegmentPeer::takes_puts() const {
-  return usable() && record().writable() && now_us() >= no_puts_until_us_.load(std::memory_order_relaxed);
+  if (!usable() || now_us() < no_puts_until_us_.load(std::memory_order_relaxed)) return false;
+  std::lock_guard<std::mutex> lock(mutex_);
+  return record_.writable();
 }
 
 const char* SegmentPeer::transport_name() const {
@@ -40,10 +52,24 @@ const char* SegmentPeer::transport_name() const {
   return transport_ == nullptr ? "" : transport_->name();
 }
 
+// Taking a transport apart unmaps a pool, joins a thread, closes connections: whoever lets go of it last must not wait for that.
+std::shared_ptr<Transport> SegmentPeer::shared(std::unique_ptr<Transport> transport) {
+  if (transport == nullptr) return nullptr;
+  WorkerPool& workers = context_.workers;
+  return std::shared_ptr<Transport>(transport.release(), [&workers](Transport* last) {
+    try {
+      workers.post([last] { delete last; });
+    } catch (...) {  // out of memory for the task: late is better than leaked
+      delete last;
+    }
+  });
+}
+
 NetStatus SegmentPeer::transport(const Deadline& deadline, std::shared_ptr<Transport>* out) {
   std::unique_lock<std::mutex> lock(mutex_);
   while (opening_) {
-    if (opened_.wait_until(lock, deadline.end()) == std::cv_status::timeout && opening_) return NetStatus::kTimeout;
+    if (opened_.wait_until(lock, deadline.end()) == std::cv_status::timeout && opening_)
+      return NetStatus::kTimeout;
   }
   if (transport_ == nullptr) {
     opening_ = true;
@@ -52,7 +78,7 @@ NetStatus SegmentPeer::transport(const Deadline& deadline, std::shared_ptr<Trans
     NetStatus why = NetStatus::kUnreachable;
     std::shared_ptr<Transport> fresh;
     try {
-      fresh = open_transport(record, context_, deadline.within_ms(2 * context_.connect_timeout_ms), &why);
+      fresh = shared(open_transport(record, context_, deadline.within_ms(2 * context_.connect_timeout_ms), &why));
     } catch (...) {
       fresh = nullptr;
     }
@@ -80,8 +106,9 @@ void SegmentPeer::submit(TransportBatch& batch, const Deadline& call_deadline) {
     context_.counters.add(Counter::kBreakerRefusals, batch.entries.size());
     return;
   }
-  const Deadline deadline =
-      ticket.verdict == CircuitBreaker::Verdict::kProbe ? call_deadline.with_stall_ms(kProbeStallMs) : call_deadline;
+  const Deadline deadline = ticket.verdict == CircuitBreaker::Verdict::kProbe
+                                ? call_deadline.with_stall_ms(kProbeStallMs)
+                                : call_deadline;
   std::shared_ptr<Transport> used;
   NetStatus status = NetStatus::kClosed;
   try {
@@ -90,7 +117,8 @@ void SegmentPeer::submit(TransportBatch& batch, const Deadline& call_deadline) {
       batch.set_all(entry_status(status));
     else
       status = used->submit(batch, deadline);
-  } catch (...) {  // out of memory: nothing was learned about the peer, and every entry has the status it last got
+  } catch (
+      ...) {  // out of memory: nothing was learned about the peer, and every entry has the status it last got
     batch.set_all(wire::Status::kUnavailable);
     context_.counters.add(Counter::kInternalErrors);
     breaker_.cancel(ticket, Deadline::Clock::now());
@@ -103,7 +131,8 @@ void SegmentPeer::submit(TransportBatch& batch, const Deadline& call_deadline) {
   if (status == NetStatus::kTimeout) context_.counters.add(Counter::kTimeouts);
   if (status == NetStatus::kProtocol) context_.counters.add(Counter::kProtocolErrors);
   if (breaker_.failure(ticket, Deadline::Clock::now())) context_.counters.add(Counter::kBreakerOpen);
-  if (used != nullptr && used->same_host()) drop_transport(used);
+  // A hung peer will be the same one when it goes on; one that is gone may come back as another.
+  if (used != nullptr && status != NetStatus::kTimeout) drop_transport(used);
 }
 
 void SegmentPeers::follow(const SegmentMap& map) {

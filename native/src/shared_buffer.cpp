@@ -28,8 +28,10 @@ SharedBuffer::SharedBuffer(size_t size_bytes) : size_bytes_(size_bytes) {
   if (::ftruncate(fd, static_cast<off_t>(size_bytes)) != 0) fail(fd, errno, "ftruncate");
   // Take the pages now: a store that touches a page which can't be had is a SIGBUS, an allocation that fails is an error.
   if (const int error = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes)); error != 0)
-    fail(fd, error, "can't allocate " + std::to_string(size_bytes) + " bytes of shared memory (memory cgroup limit?)");
-  if (::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) fail(fd, errno, "F_ADD_SEALS");
+    fail(fd, error,
+         "can't allocate " + std::to_string(size_bytes) + " bytes of shared memory (memory cgroup limit?)");
+  if (::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    fail(fd, errno, "F_ADD_SEALS");
   void* data = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (data == MAP_FAILED) fail(fd, errno, "mmap");
   if (!RegisteredMemory::shared_buffers().add(reinterpret_cast<uint64_t>(data), size_bytes, fd)) {

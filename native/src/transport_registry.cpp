@@ -6,7 +6,8 @@
 namespace kvstore {
 namespace {
 
-using OpenTransport = std::unique_ptr<Transport> (*)(const SegmentRecord&, TransportContext&, const Deadline&, NetStatus*);
+using OpenTransport = std::unique_ptr<Transport> (*)(const SegmentRecord&, TransportContext&, const Deadline&,
+                                                     NetStatus*);
 
 constexpr OpenTransport kTransports[] = {
     SameHostTransport::open,

@@ -22,6 +22,32 @@ bool WorkerPool::run_one(const std::shared_ptr<Job>& job, std::unique_lock<std::
   return true;
 }
 
+void WorkerPool::start_threads(size_t wanted) {
+  for (size_t missing = wanted > idle_threads_ ? wanted - idle_threads_ : 0;
+       missing > 0 && threads_.size() < threads_max_; --missing) {
+    try {
+      threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error&) {  // no thread to be had: the caller does the work
+      return;
+    }
+  }
+}
+
+void WorkerPool::post(std::function<void()> task) {
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!closing_) {
+      start_threads(1);
+      if (!threads_.empty()) {
+        posted_.push_back(std::move(task));
+        wanted_.notify_one();
+        return;
+      }
+    }
+  }
+  task();
+}
+
 bool WorkerPool::run(size_t parts, const std::function<void(size_t)>& part) {
   if (parts == 0) return true;
   const auto job = std::make_shared<Job>();
@@ -31,14 +57,7 @@ bool WorkerPool::run(size_t parts, const std::function<void(size_t)>& part) {
   if (parts > 1 && !closing_) {
     jobs_.push_back(job);
     const size_t helpers = parts - 1;
-    for (size_t missing = helpers > idle_threads_ ? helpers - idle_threads_ : 0;
-         missing > 0 && threads_.size() < threads_max_; --missing) {
-      try {
-        threads_.emplace_back([this] { work(); });
-      } catch (const std::system_error&) {  // no thread to be had: the caller does the work
-        break;
-      }
-    }
+    start_threads(helpers);
     for (size_t i = 0; i < helpers; ++i) wanted_.notify_one();
   }
   while (run_one(job, lock)) {
@@ -51,11 +70,19 @@ void WorkerPool::work() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     ++idle_threads_;
-    wanted_.wait(lock, [&] { return closing_ || !jobs_.empty(); });
+    wanted_.wait(lock, [&] { return closing_ || !jobs_.empty() || !posted_.empty(); });
     --idle_threads_;
     if (closing_) return;
-    const std::shared_ptr<Job> job = jobs_.front();
-    run_one(job, lock);
+    if (!jobs_.empty()) {
+      const std::shared_ptr<Job> job = jobs_.front();
+      run_one(job, lock);
+      continue;
+    }
+    const std::function<void()> task = std::move(posted_.front());
+    posted_.pop_front();
+    lock.unlock();
+    task();
+    lock.lock();
   }
 }
 
@@ -68,6 +95,16 @@ void WorkerPool::close() {
   }
   wanted_.notify_all();
   for (std::thread& thread : threads) thread.join();
+  for (;;) {
+    std::function<void()> task;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (posted_.empty()) return;
+      task = std::move(posted_.front());
+      posted_.pop_front();
+    }
+    task();
+  }
 }
 
 size_t WorkerPool::thread_count() const {

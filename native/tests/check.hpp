@@ -64,8 +64,8 @@ inline int run_all() {
   } while (0)
 #define CHECK_EQ(a, b)                                                               \
   do {                                                                               \
-    const auto& check_a = (a);                                                       \
-    const auto& check_b = (b);                                                       \
+    const auto check_a = (a); /* a copy: it may come out of a temporary */           \
+    const auto check_b = (b);                                                        \
     if (!(check_a == check_b))                                                       \
       ::kvstore::testing::fail(__FILE__, __LINE__,                                   \
                                std::string(#a " == " #b ": ") + ::kvstore::testing::show(check_a) + " vs " + \

@@ -1,6 +1,5 @@
-#include "kvstore/circuit_breaker.hpp"
-
 #include "check.hpp"
+#include "kvstore/circuit_breaker.hpp"
 
 using namespace kvstore;
 using Verdict = CircuitBreaker::Verdict;

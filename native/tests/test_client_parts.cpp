@@ -28,9 +28,9 @@ TEST(a_location_is_found_until_it_expires_or_is_forgotten) {
     cache.find(fps, {0, 1, 2}, t, &found);
     return found;
   };
-  CHECK_EQ(find(now)[0].segments[0], 7u);
+  CHECK(find(now)[0].segments[0] == 7u);
   CHECK(!find(now)[1].known());
-  CHECK_EQ(find(now)[2].segments[1], 9u);
+  CHECK(find(now)[2].segments[1] == 9u);
   CHECK(!find(now + std::chrono::seconds(1))[0].known());
   cache.forget(fps, {2});
   CHECK(find(now)[0].known());
@@ -44,7 +44,8 @@ TEST(the_location_cache_stays_within_its_bound_and_keeps_what_expires_last) {
   for (uint64_t i = 0; i < 10; ++i) fps.push_back({i + 1, i});
   std::vector<ObjectLocation> where(10);
   for (auto& w : where) w.segments[0] = 1;
-  for (uint32_t i = 0; i < 10; ++i) cache.store(fps, {i}, where, now, now + std::chrono::milliseconds(100 + i));
+  for (uint32_t i = 0; i < 10; ++i)
+    cache.store(fps, {i}, where, now, now + std::chrono::milliseconds(100 + i));
   std::vector<ObjectLocation> found(10);
   cache.find(fps, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, now, &found);
   for (uint32_t i = 0; i < 10; ++i) CHECK_EQ(found[i].known(), i >= 6);
@@ -108,9 +109,20 @@ TEST(all_parts_run_once_also_when_parts_run_parts_and_all_workers_are_busy) {
   CHECK_EQ(leaves.load(), 50 * 30 + 8);
 }
 
+TEST(posted_tasks_run_once_at_the_latest_when_the_pool_is_closed) {
+  WorkerPool pool(2);
+  std::atomic<int> done{0};
+  for (int i = 0; i < 100; ++i) pool.post([&] { done.fetch_add(1); });
+  pool.close();
+  CHECK_EQ(done.load(), 100);
+  pool.post([&] { done.fetch_add(1); });
+  CHECK_EQ(done.load(), 101);
+}
+
 TEST(a_segment_map_that_is_cut_or_ambiguous_is_refused) {
   const auto record = [](wire::Writer& w, uint32_t index) {
-    w.u32(index).u8(1).zeros(3).zeros(32).u64(100).u64(10).u16(4).u16(99).u16(2).u16(0).raw("host", 4).raw("/x", 2);
+    w.u32(index).u8(1).zeros(3).zeros(32).u64(100).u64(10).u16(4).u16(99).u16(2).u16(0).raw("host", 4).raw(
+        "/x", 2);
   };
   wire::Writer good;
   good.u32(2).u32(0);

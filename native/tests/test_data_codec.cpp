@@ -1,8 +1,7 @@
-#include "kvstore/data_codec.hpp"
-
 #include <random>
 
 #include "check.hpp"
+#include "kvstore/data_codec.hpp"
 
 using namespace kvstore;
 using namespace kvstore::data_codec;
@@ -23,13 +22,15 @@ FrameReply reply_of(const wire::Writer& fields, uint64_t payload_bytes = 0) {
 wire::Writer get_fields(uint32_t count, Status status, uint32_t length, uint8_t alg = 1) {
   wire::Writer w;
   w.u32(count).u32(0);
-  for (uint32_t i = 0; i < count; ++i) w.u8(static_cast<uint8_t>(status)).u8(alg).u16(0).u32(length).u32(7).u32(0);
+  for (uint32_t i = 0; i < count; ++i)
+    w.u8(static_cast<uint8_t>(status)).u8(alg).u16(0).u32(length).u32(7).u32(0);
   return w;
 }
 
 const PoolGeometry kGeometry{1 << 20, 4096, 16, 128, {}};
 
-wire::Writer locate_fields(uint64_t offset, uint64_t generation, uint32_t length, uint32_t slot, uint8_t alg = 1) {
+wire::Writer locate_fields(uint64_t offset, uint64_t generation, uint32_t length, uint32_t slot,
+                           uint8_t alg = 1) {
   wire::Writer w;
   w.u32(1).u32(0).u64(offset).u64(generation).u32(length).u32(7).u32(slot).u8(0).u8(alg).u16(0);
   return w;
@@ -102,7 +103,8 @@ TEST(random_bytes_are_read_or_refused_and_never_lead_outside) {
     if (n >= 4 && random() % 2) w.buffer()[0] = 1, w.buffer()[1] = w.buffer()[2] = w.buffer()[3] = 0;
     try {
       for (const auto& l : read_locate_reply(reply_of(w), {100}, kGeometry))
-        CHECK(l.status != Status::kOk || (l.offset + 100 <= kGeometry.map_bytes && l.slot < kGeometry.slot_count));
+        CHECK(l.status != Status::kOk ||
+              (l.offset + 100 <= kGeometry.map_bytes && l.slot < kGeometry.slot_count));
     } catch (const WireError&) {
     }
     try {

@@ -1,9 +1,8 @@
-#include "kvstore/entry_blocks.hpp"
-
 #include <algorithm>
 #include <random>
 
 #include "check.hpp"
+#include "kvstore/entry_blocks.hpp"
 
 using namespace kvstore;
 

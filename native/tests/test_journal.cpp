@@ -17,9 +17,9 @@ static std::vector<JournalEntry> entries(size_t count, JournalOp op = JournalOp:
   return out;
 }
 
-static bool readable(const Journal& journal) {
+static bool readable(const Journal& journal, int within_ms = 0) {
   pollfd item{journal.fd(), POLLIN, 0};
-  return ::poll(&item, 1, 0) == 1;
+  return ::poll(&item, 1, within_ms) == 1;
 }
 
 TEST(entries_are_numbered_and_handed_out_once_in_order) {
@@ -27,13 +27,34 @@ TEST(entries_are_numbered_and_handed_out_once_in_order) {
   CHECK(!journal.drain(10));
   CHECK_EQ(journal.append(entries(3)), uint64_t{1});
   CHECK_EQ(journal.append(entries(2)), uint64_t{4});
-  CHECK(readable(journal));
+  CHECK(readable(journal, 5000));
   auto batch = journal.drain(4);
   CHECK(batch && batch->first_seq == 1 && batch->last_seq == 4);
   batch = journal.drain(4);
   CHECK(batch && batch->first_seq == 5 && batch->last_seq == 5);
   CHECK(!readable(journal));
   CHECK(!journal.drain(4));
+}
+
+TEST(a_waiter_makes_what_it_waits_for_due) {
+  Journal journal(1000000);
+  const uint64_t first = journal.append(entries(1));
+  const std::atomic<bool> cancelled{false};
+  std::thread waiter([&] { journal.wait_acked(first, Journal::Clock::now() + std::chrono::seconds(20), cancelled); });
+  CHECK(readable(journal, 5000));
+  CHECK(journal.drain(10).has_value());
+  CHECK(!readable(journal));  // nothing is left, whoever waits
+  journal.ack(first);
+  waiter.join();
+}
+
+TEST(what_a_full_batch_leaves_behind_is_due_at_once) {
+  Journal journal(1000000);
+  journal.append(entries(5));
+  CHECK(journal.drain(2).has_value());
+  CHECK(readable(journal, 5000));
+  CHECK(journal.drain(3).has_value());
+  CHECK(!readable(journal));
 }
 
 TEST(groups_are_runs_of_one_op_and_namespace) {
@@ -63,7 +84,7 @@ TEST(rewind_reaches_back_to_what_is_not_acknowledged) {
   CHECK(!journal.rewind(1));
   CHECK(!journal.rewind(7));
   CHECK(journal.rewind(2));
-  CHECK(readable(journal));
+  CHECK(readable(journal, 5000));
   const auto batch = journal.drain(100);
   CHECK(batch && batch->first_seq == 3 && batch->last_seq == 6);
   journal.ack(6);

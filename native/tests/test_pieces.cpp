@@ -1,10 +1,9 @@
-#include "kvstore/pieces.hpp"
-
 #include <cstring>
 #include <numeric>
 #include <stdexcept>
 
 #include "check.hpp"
+#include "kvstore/pieces.hpp"
 #include "kvstore/wire.hpp"
 
 using namespace kvstore;
@@ -14,7 +13,8 @@ namespace {
 uint64_t address_of(const void* p) { return reinterpret_cast<uint64_t>(p); }
 
 // The bytes of the entries, gathered through a cursor with the given step limits.
-std::vector<uint8_t> gather(const Pieces& pieces, const std::vector<uint32_t>& entries, size_t bytes_max, size_t parts_max) {
+std::vector<uint8_t> gather(const Pieces& pieces, const std::vector<uint32_t>& entries, size_t bytes_max,
+                            size_t parts_max) {
   std::vector<uint8_t> all;
   PieceCursor cursor(pieces, entries);
   std::vector<PieceCursor::Part> parts;
@@ -39,7 +39,8 @@ std::vector<uint8_t> gather(const Pieces& pieces, const std::vector<uint32_t>& e
 
 TEST(affine_pieces_lie_at_base_plus_stride_times_index) {
   std::vector<uint8_t> k(1000), v(1000);
-  const Pieces p = Pieces::affine({{{address_of(k.data()), 100, 30}, {address_of(v.data()), 50, 7}}, {{address_of(v.data()) + 500, -10, 5}}},
+  const Pieces p = Pieces::affine({{{address_of(k.data()), 100, 30}, {address_of(v.data()), 50, 7}},
+                                   {{address_of(v.data()) + 500, -10, 5}}},
                                   {3, 0, 9});
   CHECK_EQ(p.entry_count(), 6u);
   CHECK_EQ(p.shard_count(), 2u);
@@ -85,7 +86,8 @@ TEST(a_cursor_yields_every_byte_once_in_order_whatever_the_step) {
   for (const uint32_t entry : entries)
     for (size_t j = 0; j < 3; ++j) {
       const iovec piece = p.piece(entry, j);
-      wanted.insert(wanted.end(), static_cast<uint8_t*>(piece.iov_base), static_cast<uint8_t*>(piece.iov_base) + piece.iov_len);
+      wanted.insert(wanted.end(), static_cast<uint8_t*>(piece.iov_base),
+                    static_cast<uint8_t*>(piece.iov_base) + piece.iov_len);
     }
   for (const size_t bytes_max : {1, 7, 100, 1 << 20})
     for (const size_t parts_max : {1, 2, 1000}) CHECK(gather(p, entries, bytes_max, parts_max) == wanted);

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from kvstore_client import Client
 from support.etcd_server import Etcd
 from support.replicated_cluster import ReplicatedCluster

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from support.etcd_server import own_prefix, shared_etcd
 
 from kvstore.common.errors import FencedError, StoreError
 from kvstore.master.metadata.registry import metadata_store
@@ -25,6 +24,7 @@ from kvstore.master.metadata.store import (
     Put,
     prefix_end,
 )
+from support.etcd_server import own_prefix, shared_etcd
 
 STORES: dict[str, Callable[[Path], str]] = {
     "memory": lambda path: "memory:",

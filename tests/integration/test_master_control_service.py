@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 import pytest
 from kvstore.v1 import control_pb2 as pb
+
+from kvstore.master.server import MasterServer
 from kvstore_client.wire import SegmentState, Status
 from kvstore_client.wire_journal import JournalGroup, JournalOp, encode_groups
 from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints, settings, until
-
-from kvstore.master.server import MasterServer
 
 
 @pytest.fixture

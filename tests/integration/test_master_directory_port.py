@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+
+from kvstore.master.server import MasterServer
 from kvstore_client import wire
 from kvstore_client.wire import ALREADY_THERE, NO_SEGMENT, Op, Status
 from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints, settings, until
-
-from kvstore.master.server import MasterServer
 
 
 @pytest.fixture

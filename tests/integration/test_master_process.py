@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints
 from support.waiting import wait_until
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import threading
@@ -16,15 +17,15 @@ import pytest
 import torch
 from sglang_harness.case import Case
 from sglang_harness.engine import Engine
+
+from hicache_adapter import ConfigError
 from support.processes import Cluster
 from support.running_cluster import paused, running_cluster
 from support.waiting import wait_until
 
-from hicache_adapter import ConfigError
-
 NOWHERE = "127.0.0.1:1"
 GRACE_S = 0.5  # on top of a deadline, on a busy two-core machine
-KEYS = [f"{number:064x}" for number in range(4)]
+KEYS = [hashlib.sha256(bytes([number])).hexdigest() for number in range(4)]
 
 
 def small_case(masters: str, **changes: Any) -> Case:
@@ -186,7 +187,7 @@ def test_exists_counts_the_leading_run_over_more_keys_than_one_request_takes(eng
     slots = engine.host_pool.alloc(8 * 16)
     hashes, _ = engine.backup(slots, engine.case.tokens)
     backend = engine.backend
-    many = hashes + [f"{number:064x}" for number in range(70_000)]
+    many = hashes + [hashlib.sha256(str(number).encode()).hexdigest() for number in range(70_000)]
     assert backend.batch_exists(many, None) == 8
     assert backend.batch_exists(hashes[:3] + KEYS[:1] + hashes[3:], None) == 3
     assert backend.batch_exists(KEYS + hashes, None) == 0

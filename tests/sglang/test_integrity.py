@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sglang_harness.case import Case
 from sglang_harness.engine import Engine
+
 from support.running_cluster import running_cluster
 from support.tcp_proxy import TO_CLIENT, TcpProxy
 from support.waiting import wait_until

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sglang_harness.server import SGLangServer
 from sglang_harness.tiny_model import make_tiny_model
+
 from support.running_cluster import running_cluster
 
 PROMPT_TOKENS = 333

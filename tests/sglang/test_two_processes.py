@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from sglang_harness.case import Case
 from sglang_harness.worker_process import WorkerProcess
+
 from support.processes import Cluster
 
 Workers = tuple[WorkerProcess, WorkerProcess]

@@ -12,12 +12,12 @@ import grpc
 import grpc.aio
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
-from kvstore_client import wire
-from kvstore_client.wire import Op, Status
-from kvstore_client.wire_journal import JournalGroup, JournalOp, encode_groups
 
 from kvstore.common.identity import canonical_json
 from kvstore.master.config import MasterSettings
+from kvstore_client import wire
+from kvstore_client.wire import Op, Status
+from kvstore_client.wire_journal import JournalGroup, JournalOp, encode_groups
 
 TIMEOUT_S = 10.0
 

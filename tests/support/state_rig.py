@@ -7,8 +7,6 @@ import random
 from collections import deque
 from typing import TypeVar
 
-from kvstore_client.wire_journal import JournalGroup, JournalOp, decode_groups, encode_groups
-
 from kvstore.master import effects as ef
 from kvstore.master import events as ev
 from kvstore.master.changes import Registration
@@ -17,6 +15,7 @@ from kvstore.master.metadata.store import MetadataStore, Put
 from kvstore.master.recovery import recover
 from kvstore.master.segment_table import Segment
 from kvstore.master.state import DirectoryState, StateLimits
+from kvstore_client.wire_journal import JournalGroup, JournalOp, decode_groups, encode_groups
 
 E = TypeVar("E", bound=ef.Effect)
 NS = b"namespac"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kvstore_client import Namespace
-
 from support import pages
 from support.waiting import wait_until
 

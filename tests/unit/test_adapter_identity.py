@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kvstore_client import Identity, Shard
 
 from hicache_adapter import AdapterConfig, ConfigError
 from hicache_adapter.model_facts import ModelFacts, read_model_facts
 from hicache_adapter.page_identity import head_split, page_identity, rank_shards
+from kvstore_client import Identity, Shard
 
 
 class HostPool(SimpleNamespace):

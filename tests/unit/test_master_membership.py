@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from kvstore_client.wire import SegmentState, Status
-from support.state_rig import ModelSegment, StateRig, attach, directory_content
 
 from kvstore.master import effects as ef
 from kvstore.master import events as ev
 from kvstore.master.membership import MembershipLimits
 from kvstore.master.state import StateLimits
+from kvstore_client.wire import SegmentState, Status
+from support.state_rig import ModelSegment, StateRig, attach, directory_content
 
 LIMITS = StateLimits(
     MembershipLimits(grace_s=100.0, heartbeat_timeout_s=10.0, segments_max=3), recovery_s=5.0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from kvstore_client.wire import Status
-from support.state_rig import StateRig
 
 from kvstore.common.errors import RefusedError
 from kvstore.common.identity import canonical_json, check_identity, identity_hash, namespace_id
@@ -13,6 +11,8 @@ from kvstore.master import events as ev
 from kvstore.master import layout
 from kvstore.master.recovery import EPOCH_FLOOR_STEP
 from kvstore.master.state import StateLimits
+from kvstore_client.wire import Status
+from support.state_rig import StateRig
 
 IDENTITY = b'{"dtype":"bf16","model":"m"}'
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from kvstore_client.wire import NO_SEGMENT
-
 from kvstore.master.placement import Candidate, HostFirstTwoChoices
+from kvstore_client.wire import NO_SEGMENT
 
 GIB = 1 << 30
 OLD = float("-inf")

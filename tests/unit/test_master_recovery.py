@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from support.state_rig import ModelSegment, StateRig, attach, directory_content
 
 from kvstore.common.errors import CorruptRecordError, StoreError
 from kvstore.master import effects as ef
 from kvstore.master import layout
 from kvstore.master.metadata.store import Delete
 from kvstore.master.records import ENVELOPE_BYTES, Record, RecordKind
+from support.state_rig import ModelSegment, StateRig, attach, directory_content
 
 
 async def filled() -> tuple[StateRig, ModelSegment, ModelSegment]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kvstore_client import wire, wire_data, wire_journal
 from kvstore_client.wire import Status, WireError
 

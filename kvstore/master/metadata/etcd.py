@@ -43,7 +43,6 @@ from kvstore.master.metadata.store import (
 logger = logging.getLogger(__name__)
 
 MARKER_BYTES = 16
-OPEN_TIMEOUT_S = 10.0
 TIGHT_SHARE = 0.70
 FULL_SHARE = 0.85
 # The file never shrinks by itself and counts against the quota, its free pages too.
@@ -66,7 +65,7 @@ class EtcdStore(ReplicatedStore):
 
     async def open(self) -> None:
         try:
-            await self._client.status(OPEN_TIMEOUT_S)
+            await self._client.status(2 * self._options.commit_timeout_s)
         except StoreError as error:
             raise StoreError(
                 f"no etcd answers at {', '.join(self._options.endpoints)}: {error}. Check the endpoints, and that "

@@ -12,7 +12,7 @@
 //   refused_hellos                   HELLOs refused: wrong token, version or peer
 //   protocol_errors                  replies that broke the protocol; their connections were closed
 //   breaker_open                     times a peer's circuit breaker opened
-//   breaker_refusals                 requests answered at once because of an open breaker
+//   breaker_refusals                 entries (requests to a master) kept from a peer by its open breaker
 //   digest_mismatches                bytes received that do not have their digest; never served
 //   generation_mismatches            same-host copies that lost the race with a change of their slot
 //   suspects_confirmed               digest mismatches that the segment confirmed and quarantined
@@ -31,14 +31,52 @@
 namespace kvstore {
 
 enum class Counter : uint8_t {
-  kGetCalls, kGetKeys, kGetHits, kGetMisses, kGetFailures, kGetBytes,
-  kPutCalls, kPutKeys, kPutHits, kPutMisses, kPutFailures, kPutBytes, kPutExists,
-  kExistsCalls, kExistsKeys, kExistsHits, kExistsMisses, kExistsFailures,
-  kFetchCalls, kFetchKeys, kFetchHits, kFetchMisses, kFetchFailures, kFetchBytes,
-  kRemoveCalls, kRemoveKeys, kRemoveHits, kRemoveMisses, kRemoveFailures,
-  kTimeouts, kConnects, kReconnects, kRefusedHellos, kProtocolErrors, kBreakerOpen, kBreakerRefusals,
-  kDigestMismatches, kGenerationMismatches, kSuspectsConfirmed, kStaleNamespace, kMapRefreshes,
-  kTcpBytesGet, kTcpBytesPut, kSameHostBytesGet, kSameHostBytesPut, kPutPulledBytes,
+  kGetCalls,
+  kGetKeys,
+  kGetHits,
+  kGetMisses,
+  kGetFailures,
+  kGetBytes,
+  kPutCalls,
+  kPutKeys,
+  kPutHits,
+  kPutMisses,
+  kPutFailures,
+  kPutBytes,
+  kPutExists,
+  kExistsCalls,
+  kExistsKeys,
+  kExistsHits,
+  kExistsMisses,
+  kExistsFailures,
+  kFetchCalls,
+  kFetchKeys,
+  kFetchHits,
+  kFetchMisses,
+  kFetchFailures,
+  kFetchBytes,
+  kRemoveCalls,
+  kRemoveKeys,
+  kRemoveHits,
+  kRemoveMisses,
+  kRemoveFailures,
+  kTimeouts,
+  kConnects,
+  kReconnects,
+  kRefusedHellos,
+  kProtocolErrors,
+  kBreakerOpen,
+  kBreakerRefusals,
+  kDigestMismatches,
+  kGenerationMismatches,
+  kSuspectsConfirmed,
+  kStaleNamespace,
+  kMapRefreshes,
+  kTcpBytesGet,
+  kTcpBytesPut,
+  kSameHostBytesGet,
+  kSameHostBytesPut,
+  kPutPulledBytes,
   kInternalErrors,
   kCount
 };

@@ -33,7 +33,8 @@ class ConnectionPool {
    public:
     Lease() = default;
     ~Lease() { release(); }
-    Lease(Lease&& other) noexcept : pool_(other.pool_), connection_(std::move(other.connection_)), kept_(other.kept_) {
+    Lease(Lease&& other) noexcept
+        : pool_(other.pool_), connection_(std::move(other.connection_)), kept_(other.kept_) {
       other.pool_ = nullptr;
     }
     Lease& operator=(Lease&& other) noexcept {

@@ -20,8 +20,9 @@ class RunSender {
   // Before the first run of a stripe, when no reply is outstanding.
   virtual NetStatus prepare(FrameConnection& connection, const Deadline& deadline) = 0;
   // Sends one request for the run; its reply is read by the channel.
-  virtual NetStatus send(FrameConnection& connection, const EntryRun& run, const data_codec::PutFields& fields,
-                         const Deadline& deadline, wire::Op* op, uint32_t* request_id) = 0;
+  virtual NetStatus send(FrameConnection& connection, const EntryRun& run,
+                         const data_codec::PutFields& fields, const Deadline& deadline, wire::Op* op,
+                         uint32_t* request_id) = 0;
 };
 
 // PUT: the bytes follow the request, each step of at most kStepBytes hashed just before it is sent, the digests after them.
@@ -57,13 +58,14 @@ class DataChannel {
  private:
   NetStatus get_stripe(FrameConnection& connection, const std::vector<EntryRun>& runs, TransportBatch& batch,
                        const Deadline& deadline);
-  NetStatus receive_run(FrameConnection& connection, const EntryRun& run, uint32_t request_id, TransportBatch& batch,
-                        const Deadline& deadline, std::vector<uint8_t>& staging);
+  NetStatus receive_run(FrameConnection& connection, const EntryRun& run, uint32_t request_id,
+                        TransportBatch& batch, const Deadline& deadline, std::vector<uint8_t>& staging);
   NetStatus put_stripe(FrameConnection& connection, const std::vector<EntryRun>& runs, TransportBatch& batch,
                        const Deadline& deadline, RunSender& sender);
   // Leases connections, cuts the batch to their number and runs `stripe` on all of them at once.
   template <typename Stripe>
-  NetStatus run_stripes(TransportBatch& batch, const RunLimits& limits, const Deadline& deadline, Stripe&& stripe);
+  NetStatus run_stripes(TransportBatch& batch, const RunLimits& limits, const Deadline& deadline,
+                        Stripe&& stripe);
 
   TransportContext& context_;
   const Counter bytes_get_;

@@ -61,7 +61,8 @@ struct Location {
   uint32_t slot;
 };
 // An OK entry has the expected length, lies wholly in the map, and names a slot of the table with a stable generation.
-std::vector<Location> read_locate_reply(const FrameReply& reply, const std::vector<uint32_t>& expected_lengths,
+std::vector<Location> read_locate_reply(const FrameReply& reply,
+                                        const std::vector<uint32_t>& expected_lengths,
                                         const PoolGeometry& geometry);
 
 // Any u16 or u8 status as one of ours.

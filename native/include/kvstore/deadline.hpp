@@ -19,9 +19,7 @@ class Deadline {
   }
 
   // The earlier of this deadline and `ms` from now.
-  Deadline within_ms(int64_t ms) const {
-    return Deadline(std::min(end_, after_ms(ms).end_), stall_ms_);
-  }
+  Deadline within_ms(int64_t ms) const { return Deadline(std::min(end_, after_ms(ms).end_), stall_ms_); }
 
   // The same end, but a wait without any progress gives up after `ms`: what a probe of a doubtful peer runs under.
   Deadline with_stall_ms(int ms) const { return Deadline(end_, ms); }

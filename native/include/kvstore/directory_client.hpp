@@ -33,15 +33,18 @@ class DirectoryClient {
   // All return OK, a status of the reply, or TIMEOUT / UNAVAILABLE when no master answered.
   wire::Status open_namespace(const std::string& identity, const std::string& name, const Deadline& deadline,
                               NamespaceId* ns, uint32_t* epoch);
-  wire::Status bump_namespace(const NamespaceId& ns, const Deadline& deadline, NamespaceId* current, uint32_t* epoch);
+  wire::Status bump_namespace(const NamespaceId& ns, const Deadline& deadline, NamespaceId* current,
+                              uint32_t* epoch);
   // (*found)[i] is 1 where fingerprint i is known.
-  wire::Status exists(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints, const Deadline& deadline,
-                      std::vector<uint8_t>* found);
+  wire::Status exists(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints,
+                      const Deadline& deadline, std::vector<uint8_t>* found);
   struct Holders {
     uint32_t replicas = 0;
     std::vector<uint32_t> segments;  // replica-major, wire::kNoSegment where there is none
     std::vector<uint32_t> lengths;
-    uint32_t segment(uint32_t replica, size_t entry) const { return segments[replica * lengths.size() + entry]; }
+    uint32_t segment(uint32_t replica, size_t entry) const {
+      return segments[replica * lengths.size() + entry];
+    }
   };
   wire::Status lookup(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints, uint32_t replicas,
                       const Deadline& deadline, Holders* holders);

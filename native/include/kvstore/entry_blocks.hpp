@@ -48,17 +48,19 @@ struct EntryRun {
 };
 
 struct RunLimits {
-  uint64_t bytes = 0;    // a run is closed when it reaches this many (a single larger key makes a run of its own)
-  size_t entries = 0;    // and never holds more entries than this, unless a single key does
+  uint64_t bytes =
+      0;  // a run is closed when it reaches this many (a single larger key makes a run of its own)
+  size_t entries = 0;  // and never holds more entries than this, unless a single key does
 };
 
 // `entries` (ascending, no duplicates) as few blocks: keys that want the same shards share one.
 std::vector<EntryBlock> make_blocks(const std::vector<uint32_t>& entries, uint32_t call_shard_count);
 
 // Cuts the blocks into at most `stripes` lists of runs of about the same number of bytes. The blocks must outlive the runs.
-std::vector<std::vector<EntryRun>> cut_stripes(const std::vector<EntryBlock>& blocks, uint32_t call_shard_count,
-                                          size_t stripes, const RunLimits& limits,
-                                          const std::function<uint64_t(uint32_t entry)>& entry_bytes);
+std::vector<std::vector<EntryRun>> cut_stripes(const std::vector<EntryBlock>& blocks,
+                                               uint32_t call_shard_count, size_t stripes,
+                                               const RunLimits& limits,
+                                               const std::function<uint64_t(uint32_t entry)>& entry_bytes);
 
 void write_run(wire::Writer& writer, const CallKeys& keys, const EntryRun& run);
 

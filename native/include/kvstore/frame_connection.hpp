@@ -59,8 +59,8 @@ class FrameConnection {
   // The reply to `request_id`; anything else in its place is kProtocol. `fields_hint_bytes`: size of the fields expected of
   // an OK reply. A body much larger than that is refused before it is allocated. Only GET replies may carry a payload,
   // which the caller must then receive in whole.
-  NetStatus receive_reply(wire::Op op, uint32_t request_id, size_t fields_hint_bytes, const Deadline& deadline,
-                          FrameReply* reply);
+  NetStatus receive_reply(wire::Op op, uint32_t request_id, size_t fields_hint_bytes,
+                          const Deadline& deadline, FrameReply* reply);
   // As receive_reply, with a descriptor on the reply (-1 when it carries none). The caller owns it.
   NetStatus receive_reply_with_descriptor(wire::Op op, uint32_t request_id, size_t fields_hint_bytes,
                                           const Deadline& deadline, FrameReply* reply, int* descriptor);

@@ -65,17 +65,18 @@ class PageClient {
 
   // `statuses`: one byte an entry, all set. `memory` has the entries of the call.
   void exists(int handle, const CallKeys& keys, uint32_t pin_ms, const Deadline& deadline, uint8_t* statuses);
-  void get(int handle, const CallKeys& keys, const Pieces& memory, const Deadline& deadline, uint8_t* statuses);
-  void put(int handle, const CallKeys& keys, const Pieces& memory, const PutOptions& options, const Deadline& deadline,
+  void get(int handle, const CallKeys& keys, const Pieces& memory, const Deadline& deadline,
            uint8_t* statuses);
+  void put(int handle, const CallKeys& keys, const Pieces& memory, const PutOptions& options,
+           const Deadline& deadline, uint8_t* statuses);
   void remove(int handle, const CallKeys& keys, const Deadline& deadline, uint8_t* statuses);
 
   // fetch() in two halves, because the caller allocates in between: the lengths of what can be fetched, 0 for entries that are
   // not there or would exceed bytes_max in total; then a get of exactly those entries.
-  std::vector<uint32_t> fetch_lengths(int handle, const CallKeys& keys, uint64_t bytes_max, const Deadline& deadline,
-                                      uint8_t* statuses);
-  void fetch(int handle, const CallKeys& keys, const std::vector<uint32_t>& lengths, const std::vector<uint64_t>& pointers,
-             const Deadline& deadline, uint8_t* statuses);
+  std::vector<uint32_t> fetch_lengths(int handle, const CallKeys& keys, uint64_t bytes_max,
+                                      const Deadline& deadline, uint8_t* statuses);
+  void fetch(int handle, const CallKeys& keys, const std::vector<uint32_t>& lengths,
+             const std::vector<uint64_t>& pointers, const Deadline& deadline, uint8_t* statuses);
 
   bool register_fd(uint64_t address, uint64_t size_bytes, int fd);
   void unregister(uint64_t address);
@@ -100,12 +101,13 @@ class PageClient {
   // Runs `body` in the open namespace, and once more in the reopened one when it returns false ("stale").
   void in_namespace(Core& core, int handle, Call& call, const std::function<bool()>& body);
   // Fills where[entry] from the directory; entries it does not know are left without a segment.
-  wire::Status look_up(Core& core, Call& call, const std::vector<uint32_t>& entries, std::vector<ObjectLocation>* where);
+  wire::Status look_up(Core& core, Call& call, const std::vector<uint32_t>& entries,
+                       std::vector<ObjectLocation>* where);
   wire::Status refresh_map(Core& core, const Deadline& deadline, bool force);
   void submit(Core& core, Call& call, const Groups& groups, const TransportBatch& prototype);
 
   bool exists_pinned(Core& core, Call& call, uint32_t pin_ms);
-  bool get_entries(Core& core, Call& call, const std::vector<uint32_t>& entries, const Pieces& memory, bool use_cache);
+  bool get_entries(Core& core, Call& call, const std::vector<uint32_t>& entries, const Pieces& memory);
   void report_suspects(Core& core, Call& call, const std::vector<std::pair<uint32_t, uint32_t>>& suspects);
   bool put_entries(Core& core, Call& call, const Pieces& memory, const PutOptions& options);
   bool remove_entries(Core& core, Call& call);

@@ -23,7 +23,8 @@ class Pieces {
   // plan, an empty piece, an entry over the object cap, or an address that leaves the address space.
   static Pieces affine(std::vector<std::vector<Strided>> plan, std::vector<int64_t> indices);
   // Entry-major, pieces_per_entry items an entry. A size of zero is an absent piece; an entry can't be empty.
-  static Pieces from_pointers(std::vector<uint64_t> pointers, std::vector<uint64_t> sizes, size_t pieces_per_entry);
+  static Pieces from_pointers(std::vector<uint64_t> pointers, std::vector<uint64_t> sizes,
+                              size_t pieces_per_entry);
   // One piece an entry; entries of size zero are none that the call will touch.
   static Pieces sparse(std::vector<uint64_t> pointers, std::vector<uint64_t> sizes);
 
@@ -70,7 +71,8 @@ class PieceCursor {
   };
 
   // `entries` must outlive the cursor.
-  PieceCursor(const Pieces& pieces, const std::vector<uint32_t>& entries) : pieces_(pieces), entries_(entries) {}
+  PieceCursor(const Pieces& pieces, const std::vector<uint32_t>& entries)
+      : pieces_(pieces), entries_(entries) {}
 
   // The next parts, at most `bytes_max` bytes and `parts_max` of them; false at the end. Parts are never empty.
   bool next(size_t bytes_max, size_t parts_max, std::vector<Part>* parts, size_t* bytes);

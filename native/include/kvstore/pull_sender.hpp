@@ -11,7 +11,8 @@ namespace kvstore {
 // Serves the stripes of one put concurrently. Runs that don't lie wholly in the range go over the socket.
 class PullSender : public RunSender {
  public:
-  PullSender(const TransportBatch& batch, std::shared_ptr<const RegisteredRange> range, TransportContext& context);
+  PullSender(const TransportBatch& batch, std::shared_ptr<const RegisteredRange> range,
+             TransportContext& context);
 
   // Registers the range with the connection, and drops what is no longer registered here.
   NetStatus prepare(FrameConnection& connection, const Deadline& deadline) override;
@@ -19,7 +20,8 @@ class PullSender : public RunSender {
                  const Deadline& deadline, wire::Op* op, uint32_t* request_id) override;
 
   // The range that holds the batch's first piece, or null: then there is nothing to pull from.
-  static std::shared_ptr<const RegisteredRange> range_of(const TransportBatch& batch, const TransportContext& context);
+  static std::shared_ptr<const RegisteredRange> range_of(const TransportBatch& batch,
+                                                         const TransportContext& context);
   // How many entries of the batch a request may describe.
   static size_t run_entries_max(const TransportBatch& batch);
 

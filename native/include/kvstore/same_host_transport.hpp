@@ -25,8 +25,10 @@ class SameHostTransport : public Transport {
   SameHostTransport(const SegmentRecord& segment, TransportContext& context);
   NetStatus attach(const SegmentRecord& segment, const Deadline& deadline);
   NetStatus get(TransportBatch& batch, const Deadline& deadline);
-  NetStatus get_run(FrameConnection& connection, const EntryRun& run, TransportBatch& batch, const Deadline& deadline);
-  void copy_entry(const data_codec::Location& location, uint32_t entry, TransportBatch& batch, const Deadline& deadline);
+  NetStatus get_run(FrameConnection& connection, const EntryRun& run, TransportBatch& batch,
+                    const Deadline& deadline);
+  void copy_entry(const data_codec::Location& location, uint32_t entry, TransportBatch& batch,
+                  const Deadline& deadline);
   NetStatus put(TransportBatch& batch, const Deadline& deadline);
 
   TransportContext& context_;

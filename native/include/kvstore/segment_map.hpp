@@ -22,7 +22,9 @@ struct SegmentRecord {
   uint16_t tcp_port = 0;
   std::string unix_path;
 
-  bool readable() const { return state == wire::SegmentState::kLive || state == wire::SegmentState::kDraining; }
+  bool readable() const {
+    return state == wire::SegmentState::kLive || state == wire::SegmentState::kDraining;
+  }
   bool writable() const { return state == wire::SegmentState::kLive; }
   // Whether what is connected to `o` is connected to this.
   bool same_peer(const SegmentRecord& o) const {

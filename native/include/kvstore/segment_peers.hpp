@@ -41,12 +41,14 @@ class SegmentPeer {
   bool usable() const { return !breaker_.refusing(Deadline::Clock::now()); }
   void note_no_space();
   bool takes_puts() const;
+  bool readable() const;
   bool same_host() const { return same_host_.load(std::memory_order_relaxed); }
   const char* transport_name() const;
 
  private:
   // The transport, opened when there is none; one caller opens it while others wait.
   NetStatus transport(const Deadline& deadline, std::shared_ptr<Transport>* out);
+  std::shared_ptr<Transport> shared(std::unique_ptr<Transport> transport);
   void drop_transport(const std::shared_ptr<Transport>& failed);
 
   TransportContext& context_;

@@ -27,12 +27,12 @@ enum class BatchKind : uint8_t { kGet, kPut, kPin, kRemove, kSuspect };
 struct TransportBatch {
   BatchKind kind = BatchKind::kPin;
   const CallKeys* keys = nullptr;
-  std::vector<uint32_t> entries;      // of the call, ascending, no duplicates
-  uint8_t* statuses = nullptr;        // of the call, wire::Status; a transport writes those of `entries` only
-  const Pieces* memory = nullptr;     // get, put: the pieces of all entries of the call
-  uint32_t pin_ms = 0;                // pin
-  bool ack_committed = true;          // put, remove
-  uint32_t depth = 0;                 // put: of key 0 of the call
+  std::vector<uint32_t> entries;   // of the call, ascending, no duplicates
+  uint8_t* statuses = nullptr;     // of the call, wire::Status; a transport writes those of `entries` only
+  const Pieces* memory = nullptr;  // get, put: the pieces of all entries of the call
+  uint32_t pin_ms = 0;             // pin
+  bool ack_committed = true;       // put, remove
+  uint32_t depth = 0;              // put: of key 0 of the call
   const std::vector<std::string_view>* texts = nullptr;  // put: one a key of the call, or null
 
   void set_status(uint32_t entry, wire::Status status) { statuses[entry] = static_cast<uint8_t>(status); }

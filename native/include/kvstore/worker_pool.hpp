@@ -26,7 +26,11 @@ class WorkerPool {
   // the others have run, and false is returned. Threads are started as they are needed.
   bool run(size_t parts, const std::function<void(size_t)>& part);
 
-  // Joins all threads. run() keeps working, on the calling thread alone.
+  // Runs the task on a worker, some time; on the closing thread when that comes first. For what must not cost a caller its
+  // deadline, like taking apart a large map. The task must not throw.
+  void post(std::function<void()> task);
+
+  // Joins all threads. run() and post() keep working, on the calling thread alone.
   void close();
 
   size_t thread_count() const;
@@ -42,6 +46,7 @@ class WorkerPool {
   };
 
   void work();
+  void start_threads(size_t wanted);  // the lock is held
   // Takes one part of the job and runs it. False when all are handed out. The lock is held on entry and on return.
   bool run_one(const std::shared_ptr<Job>& job, std::unique_lock<std::mutex>& lock);
 
@@ -49,6 +54,7 @@ class WorkerPool {
   mutable std::mutex mutex_;
   std::condition_variable wanted_;
   std::deque<std::shared_ptr<Job>> jobs_;  // with parts not handed out yet
+  std::deque<std::function<void()>> posted_;
   std::vector<std::thread> threads_;
   size_t idle_threads_ = 0;
   bool closing_ = false;
