@@ -13,10 +13,9 @@ import random
 import sys
 import time
 
+from hicache_adapter import AdapterConfig
 from kvstore_client import Client
 from kvstore_client.namespace import Namespace
-
-from hicache_adapter import AdapterConfig
 
 OPEN_TIMEOUT_S = 20.0
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from support.waiting import wait_until
 
 from . import engine_worker
