@@ -40,7 +40,8 @@ TEST(a_waiter_makes_what_it_waits_for_due) {
   Journal journal(1000000);
   const uint64_t first = journal.append(entries(1));
   const std::atomic<bool> cancelled{false};
-  std::thread waiter([&] { journal.wait_acked(first, Journal::Clock::now() + std::chrono::seconds(20), cancelled); });
+  std::thread waiter(
+      [&] { journal.wait_acked(first, Journal::Clock::now() + std::chrono::seconds(20), cancelled); });
   CHECK(readable(journal, 5000));
   CHECK(journal.drain(10).has_value());
   CHECK(!readable(journal));  // nothing is left, whoever waits

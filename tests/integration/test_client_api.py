@@ -75,7 +75,7 @@ def test_a_key_is_written_once(space: Namespace) -> None:
     assert space.put("key", b"first")
     assert space.put("key", b"other"), "already there counts as stored"
     assert space.get("key") == b"first"
-    space.put("key", b"another length")
+    assert not space.put("key", b"another length"), "a conflict: it can't be the same object"
     assert space.get("key") == b"first"
 
 

@@ -18,7 +18,7 @@ from support.processes import Cluster
 from support.tcp_proxy import TO_CLIENT, TO_SERVER, TcpProxy
 from support.waiting import wait_until
 
-OK, MISS, EXISTS, DIGEST_MISMATCH, TIMEOUT, UNAVAILABLE = 0, 1, 2, 5, 8, 9
+OK, MISS, EXISTS, CONFLICT, DIGEST_MISMATCH, TIMEOUT, UNAVAILABLE = 0, 1, 2, 4, 5, 8, 9
 WHOLE_SHARD = bytes.fromhex("000000000000010000000100")
 DEADLINE_MS = 10_000
 LATE_MS_MAX = 100
@@ -143,6 +143,16 @@ def test_objects_in_strided_pieces_of_several_shards_come_back(client: PageClien
         for offset, size in stretches:
             wanted = bytes(was[offset : offset + size]) if index in indices else bytes(size)
             assert bytes(now[offset : offset + size]) == wanted
+
+
+def test_another_length_under_a_key_is_a_counted_conflict_and_changes_nothing(client: PageClient) -> None:
+    handle, hashes = open_namespace(client, "conflict"), page_hashes(1)
+    first, other, target = Memory(1, 3000, os.urandom(3000)), Memory(1, 3001), Memory(1, 3000)
+    assert client.put(handle, 0, WHOLE_SHARD, hashes, first.pieces, DEADLINE_MS) == bytes(1)
+    assert client.put(handle, 0, WHOLE_SHARD, hashes, other.pieces, DEADLINE_MS) == bytes([CONFLICT])
+    assert client.counters()["put_conflicts"] == 1
+    assert client.get(handle, 0, WHOLE_SHARD, hashes, target.pieces, DEADLINE_MS) == bytes(1)
+    assert bytes(target.view) == bytes(first.view)
 
 
 def test_absent_objects_are_misses_and_leave_memory_alone(client: PageClient) -> None:

@@ -15,7 +15,8 @@
 
 namespace kvstore {
 
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire codec copies fields as they lie in memory");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+              "the wire codec copies fields as they lie in memory");
 
 namespace wire {
 
