@@ -116,7 +116,8 @@ native-test: $(VENV)/.deps ## C++ tests; SANITIZE=address (ASan + UBSan) or SANI
 	$(if $(filter thread,$(SANITIZE)),setarch --addr-no-randomize) ctest --test-dir $(NATIVE_BUILD) --output-on-failure \
 	  --no-tests=error --output-junit $(CURDIR)/$(RESULTS)/native-test$(addprefix -,$(SANITIZE)).xml
 
-native-test-%:
+# A static pattern: make never applies an implicit one to a phony target, and would do nothing without a word.
+native-test-address native-test-thread: native-test-%:
 	$(MAKE) --no-print-directory native-test SANITIZE=$*
 
 .PHONY: unit pytest packaging-test sglang-venv sglang-test

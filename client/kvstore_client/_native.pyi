@@ -57,8 +57,11 @@ class SegmentStore:
     def inventory(self, entries_max: int) -> tuple[int, list[bytes]]:
         """(last_seq, chunks): a consistent snapshot of the sealed objects as ADD groups, and the number it stands for.
         Entries up to last_seq count as handed out."""
-    def set_namespaces(self, current: list[bytes]) -> None:
-        """Objects of namespaces not in the list are gone for readers at once and are evicted first."""
+    def namespaces(self) -> list[bytes]:
+        """Ids of the namespaces that hold objects."""
+    def set_namespaces(self, current: list[bytes], known: list[bytes]) -> None:
+        """Those of `known` that are not in `current` are retired: their objects are gone for readers at once and are
+        evicted first. `known` is what namespaces() said before `current` was made: one opened since is in neither."""
     def retire_namespace(self, ns: bytes) -> None: ...
     def evict_bytes(self, wanted_bytes: int) -> int: ...
     def stats(self) -> dict[str, int]:

@@ -40,7 +40,9 @@ class AttachableStore(JournalSource, Protocol):
     @property
     def oldest_kept_seq(self) -> int: ...
 
-    def set_namespaces(self, current: list[bytes]) -> None: ...
+    def namespaces(self) -> list[bytes]: ...
+
+    def set_namespaces(self, current: list[bytes], known: list[bytes]) -> None: ...
 
     def retire_namespace(self, ns: bytes) -> None: ...
 
@@ -94,6 +96,9 @@ class AttachSession:
         before anything of the store is touched.
         """
         call = self._stub.Attach()
+        # A namespace opened after the master made its list may hold objects here before the list arrives: only
+        # those that were here before we asked can be judged by it.
+        known = self._store.namespaces()
         try:
             registered = await asyncio.wait_for(self._register(call), REGISTER_TIMEOUT_S)
             if self._cluster_id and registered.cluster_id != self._cluster_id:
@@ -103,7 +108,7 @@ class AttachSession:
                 )
             # Before the journal moves: an object of a retired namespace must not be announced as if it were
             # current.
-            self._store.set_namespaces(list(registered.current_namespaces))
+            self._store.set_namespaces(list(registered.current_namespaces), known)
             self._pump.attached(registered.durable_seq, registered.need_inventory)
             self._on_registered(registered)
             await self._converse(call)

@@ -7,10 +7,8 @@
               inventory ------------------- inventory
 
 The journal is the segment's only way to write into the directory, so the pump keeps two promises: entries go
-out in
-order without a hole (a hole is mended by an inventory), and at most `batches_in_flight_max` batches wait for
-an ack, so
-that a slow master costs bounded memory here and there.
+out in order without a hole (a hole is mended by an inventory), and at most `batches_in_flight_max` batches
+wait for an ack, so that a slow master costs bounded memory here and there.
 """
 
 from __future__ import annotations

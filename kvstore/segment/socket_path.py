@@ -28,8 +28,8 @@ def prepare_unix_path(path: Path, private: bool) -> None:
     """Makes the directory (0700) and clears away the socket of a dead process.
 
     With `private` the directory must be this user's own: the default lies under a shared /tmp, where somebody
-    else may
-    have made it first and could then swap the socket. A path that the operator chose is taken as it is.
+    else may have made it first and could then swap the socket. A path that the operator chose is taken as it
+    is.
     """
     path_bytes = len(os.fsencode(path))
     if path_bytes > UNIX_PATH_BYTES_MAX:

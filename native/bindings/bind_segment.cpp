@@ -75,11 +75,23 @@ nb::tuple inventory(SegmentStore& store, size_t entries_max) {
   return nb::make_tuple(last_seq, out);
 }
 
-void set_namespaces(SegmentStore& store, const nb::list& current) {
+std::vector<NamespaceId> namespace_ids(const nb::list& items) {
   std::vector<NamespaceId> ids;
-  for (nb::handle item : current)
+  for (nb::handle item : items)
     ids.push_back(exactly<kNamespaceBytes>(nb::cast<nb::bytes>(item), "a namespace id"));
-  without_gil([&] { store.set_namespaces(ids); });
+  return ids;
+}
+
+nb::list namespaces(SegmentStore& store) {
+  nb::list out;
+  for (const NamespaceId& ns : without_gil([&] { return store.namespaces(); }))
+    out.append(nb::bytes(ns.data(), ns.size()));
+  return out;
+}
+
+void set_namespaces(SegmentStore& store, const nb::list& current, const nb::list& known) {
+  const auto current_ids = namespace_ids(current), known_ids = namespace_ids(known);
+  without_gil([&] { store.set_namespaces(current_ids, known_ids); });
 }
 
 std::shared_ptr<DataServer> make_server(std::shared_ptr<SegmentStore> store, std::string tcp_host,
@@ -115,7 +127,8 @@ void bind_segment(nb::module_& m) {
           "journal_rewind", [](SegmentStore& s, uint64_t seq) { return s.journal().rewind(seq); }, "seq"_a,
           released)
       .def("inventory", &inventory, "entries_max"_a)
-      .def("set_namespaces", &set_namespaces, "current"_a)
+      .def("namespaces", &namespaces)
+      .def("set_namespaces", &set_namespaces, "current"_a, "known"_a)
       .def(
           "retire_namespace",
           [](SegmentStore& s, nb::bytes ns) {

@@ -16,7 +16,18 @@ void NamespaceTable::retire_number(uint64_t ns) {
   }
 }
 
-void NamespaceTable::set_current(const std::vector<NamespaceId>& current) {
+std::vector<NamespaceId> NamespaceTable::populated() const {
+  std::vector<NamespaceId> out;
+  for (const auto& [number, list] : lists_) {
+    NamespaceId ns;
+    std::memcpy(ns.data(), &number, sizeof(number));
+    out.push_back(ns);
+  }
+  return out;
+}
+
+void NamespaceTable::set_current(const std::vector<NamespaceId>& current,
+                                 const std::vector<NamespaceId>& known) {
   std::unordered_set<uint64_t> keep;
   for (const NamespaceId& ns : current) keep.insert(as_number(ns));
   bool restored = false;
@@ -27,10 +38,8 @@ void NamespaceTable::set_current(const std::vector<NamespaceId>& current) {
       if (retired_.count(ns) != 0) order.push_back(ns);
     retired_order_.swap(order);
   }
-  std::vector<uint64_t> stale;
-  for (const auto& [ns, list] : lists_)
-    if (keep.count(ns) == 0) stale.push_back(ns);
-  for (const uint64_t ns : stale) retire_number(ns);
+  for (const NamespaceId& ns : known)
+    if (keep.count(as_number(ns)) == 0) retire_number(as_number(ns));
 }
 
 void NamespaceTable::append(List& list, uint32_t slot) {

@@ -122,9 +122,15 @@ void SegmentStore::run_evictor() {
   }
 }
 
-void SegmentStore::set_namespaces(const std::vector<NamespaceId>& current) {
+std::vector<NamespaceId> SegmentStore::namespaces() {
   const Lock lock(mutex_);
-  objects_.set_current(current);
+  return objects_.namespaces().populated();
+}
+
+void SegmentStore::set_namespaces(const std::vector<NamespaceId>& current,
+                                  const std::vector<NamespaceId>& known) {
+  const Lock lock(mutex_);
+  objects_.set_current(current, known);
 }
 
 void SegmentStore::retire_namespace(const NamespaceId& ns) {

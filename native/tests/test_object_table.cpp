@@ -159,10 +159,14 @@ TEST(only_so_many_retired_namespaces_are_remembered_and_current_ones_come_back) 
   CHECK(!table.is_retired(ns(2)) && table.is_retired(ns(3)));
   table.add(0, ns(900000));
   table.add(1, ns(900001));
-  table.set_current({ns(900000), ns(5)});
+  table.add(2, ns(900002));
+  table.set_current({ns(900000), ns(5)}, table.populated());
   CHECK(!table.is_retired(ns(5)) && !table.is_retired(ns(900000)) && table.is_retired(ns(900001)));
+  CHECK(table.is_retired(ns(900002)));
+  table.set_current({ns(900000), ns(900002)}, {ns(900000), ns(900001)});
   CHECK_EQ(table.retired_slot(), 1u);
-  table.set_current({ns(900000), ns(900001)});
+  table.set_current({ns(900000), ns(900001)}, {});  // what is not known is left as it is
+  CHECK(!table.is_retired(ns(900002)));
   CHECK_EQ(table.retired_slot(), kNoSlot);
 }
 

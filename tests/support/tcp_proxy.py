@@ -13,8 +13,8 @@ class TcpProxy:
     """Listens on a free port of 127.0.0.1 and forwards to `target_port`. Faults are armed from any thread.
 
     `flip(direction, after_bytes)`: the next byte of that direction behind `after_bytes` more on one
-    connection has one bit
-    turned over. `stall(direction, after_bytes)`: from there on nothing passes until `release`.
+    connection has one bit turned over. `stall(direction, after_bytes)`: from there on nothing passes until
+    `release`.
     """
 
     def __init__(self, target_port: int = 0) -> None:

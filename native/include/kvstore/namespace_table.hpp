@@ -23,8 +23,10 @@ class NamespaceTable {
 
   bool is_retired(const NamespaceId& ns) const { return retired_.count(as_number(ns)) != 0; }
   void retire(const NamespaceId& ns);
-  // The listed ones are current again; all others that hold objects are retired.
-  void set_current(const std::vector<NamespaceId>& current);
+  // Those of `current` are current again; those of `known` that are not among them are retired.
+  void set_current(const std::vector<NamespaceId>& current, const std::vector<NamespaceId>& known);
+  // Namespaces that hold objects.
+  std::vector<NamespaceId> populated() const;
 
   void add(uint32_t slot, const NamespaceId& ns);
   void remove(uint32_t slot, const NamespaceId& ns);

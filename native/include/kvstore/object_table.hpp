@@ -66,7 +66,9 @@ class ObjectTable {
   uint64_t evict(uint64_t wanted_bytes, uint32_t steps_max, uint64_t now_ms,
                  std::vector<JournalEntry>& removed);
   void retire(const NamespaceId& ns) { namespaces_.retire(ns); }
-  void set_current(const std::vector<NamespaceId>& current) { namespaces_.set_current(current); }
+  void set_current(const std::vector<NamespaceId>& current, const std::vector<NamespaceId>& known) {
+    namespaces_.set_current(current, known);
+  }
 
   // ---- totals
   uint64_t capacity_bytes() const { return extents_.capacity_bytes(); }

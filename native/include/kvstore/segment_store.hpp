@@ -91,7 +91,8 @@ class SegmentStore {
   Statuses verify(const KeyBlock& block);
 
   // ---- housekeeping
-  void set_namespaces(const std::vector<NamespaceId>& current);
+  std::vector<NamespaceId> namespaces();
+  void set_namespaces(const std::vector<NamespaceId>& current, const std::vector<NamespaceId>& known);
   void retire_namespace(const NamespaceId& ns);
   uint64_t evict_bytes(uint64_t wanted_bytes);
   // (last_seq, ADD groups in chunks of entries_max entries); what was journalled up to last_seq counts as

@@ -211,14 +211,15 @@ def test_a_retired_namespace_is_gone_at_once_and_refuses_puts(
     keys = hashes("k")
     for ns in (old, new):
         assert peer.put(keys, [ns], ns=ns).statuses == [OK]
-    store.set_namespaces([new])
+    assert sorted(store.namespaces()) == [new, old]
+    store.set_namespaces([new], [new, old])
     assert (peer.pin(keys, ns=old), peer.get(keys, ns=old)) == ([MISS], [(MISS, b"")])
     assert peer.put(keys, [b"x"], ns=old).statuses == [STALE_NAMESPACE]
     assert peer.get(keys, ns=new) == [(OK, new)]
     assert peer.put(keys, [b"x"], ns=fresh).statuses == [OK]
     store.retire_namespace(fresh)
     assert peer.pin(keys, ns=fresh) == [MISS]
-    store.set_namespaces([new, fresh])
+    store.set_namespaces([new, fresh], [new])
     assert peer.put(hashes("other"), [b"y"], ns=fresh).statuses == [OK]
 
 
