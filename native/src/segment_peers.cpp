@@ -78,7 +78,8 @@ NetStatus SegmentPeer::transport(const Deadline& deadline, std::shared_ptr<Trans
     NetStatus why = NetStatus::kUnreachable;
     std::shared_ptr<Transport> fresh;
     try {
-      fresh = shared(open_transport(record, context_, deadline.within_ms(2 * context_.connect_timeout_ms), &why));
+      fresh =
+          shared(open_transport(record, context_, deadline.within_ms(2 * context_.connect_timeout_ms), &why));
     } catch (...) {
       fresh = nullptr;
     }
