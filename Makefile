@@ -8,6 +8,8 @@ PYTHON ?= python3
 JOBS ?= $(shell nproc)
 # Native sanitizer build: empty, address (ASan + UBSan) or thread (TSan).
 SANITIZE ?=
+# What `make pytest` runs.
+TESTS ?= tests
 # Extra arguments for pytest, `kvstore up` and the benchmark harness.
 ARGS ?=
 
@@ -22,8 +24,9 @@ PIP := -m pip install --quiet --disable-pip-version-check
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 NATIVE_FILES := $(shell find native -name '*.[ch]pp')
-NATIVE_INPUTS := CMakeLists.txt pyproject.toml $(NATIVE_FILES) $(shell find native -name CMakeLists.txt) \
-                 $(shell find proto -name '*.proto')
+# The tests have a build of their own.
+BUILD_INPUTS := CMakeLists.txt pyproject.toml $(filter-out native/tests/%,$(NATIVE_FILES)) \
+                $(shell find proto -name '*.proto')
 PYTHON_FILES := $(shell find kvstore client hicache_adapter -name '*.py*' -not -path '*/__pycache__/*')
 
 .PHONY: help
@@ -51,12 +54,12 @@ $(VENV)/.deps: pyproject.toml tools/check_host.py tools/requirements.py
 	command -v ninja >/dev/null || $(BIN)/python $(PIP) ninja
 	touch $@
 
-$(VENV)/.built: $(VENV)/.deps $(NATIVE_INPUTS)
+$(VENV)/.built: $(VENV)/.deps $(BUILD_INPUTS)
 	$(BIN)/python $(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
 
 # The wheel that the other two environments install: they test and measure what a user would get.
-build/wheel/.built: $(VENV)/.deps $(NATIVE_INPUTS) $(PYTHON_FILES)
+build/wheel/.built: $(VENV)/.deps $(BUILD_INPUTS) $(PYTHON_FILES)
 	rm -rf build/wheel
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel .
 	touch $@
@@ -120,8 +123,8 @@ native-test-%:
 unit: $(VENV)/.built ## the fast Python tests (tests/unit, tests/contract); ARGS= goes to pytest
 	$(BIN)/pytest tests/unit tests/contract --quiet $(ARGS)
 
-pytest: $(VENV)/.built ## every Python test but packaging and SGLang
-	$(BIN)/pytest tests --ignore tests/packaging --ignore tests/sglang --quiet --durations 10 \
+pytest: $(VENV)/.built ## Python tests, all but packaging and SGLang, or TESTS=path
+	$(BIN)/pytest $(TESTS) --ignore tests/packaging --ignore tests/sglang --quiet --durations 10 \
 	  --junitxml $(RESULTS)/pytest.xml $(ARGS)
 
 packaging-test: $(VENV)/.built ## sdist, wheel and bare-install tests

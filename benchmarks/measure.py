@@ -228,8 +228,10 @@ def measure(
         for size_bytes in sizes:
             progress(f"pages of {size_bytes >> 10} KiB: {repetitions} repetitions")
             measure_size(peers, size_bytes, batch, repetitions, results)
-        progress(f"exists: {repetitions} repetitions")
-        measure_exists([peer for peer in peers if peer.indexes], batch, repetitions, results)
+        indexing = [peer for peer in peers if peer.indexes]
+        if indexing:
+            progress(f"exists: {repetitions} repetitions")
+            measure_exists(indexing, batch, repetitions, results)
         own_s = own_cpu_seconds(peers) - own_before
         results.seconds = time.monotonic() - started
         results.foreign_cores = max(0.0, (busy_seconds() - busy - own_s) / results.seconds)

@@ -6,9 +6,8 @@ for.
 
 from typing import TYPE_CHECKING, Any
 
-from kvstore_client.errors import ConfigError
-
 from hicache_adapter.config import AdapterConfig
+from kvstore_client.errors import ConfigError
 
 if TYPE_CHECKING:
     from hicache_adapter.backend import KVStoreHiCache

@@ -8,17 +8,23 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from kvstore_client import Client, ConfigError, Pieces
-from kvstore_client.throttle import ThrottledLog
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
 from hicache_adapter.config import AdapterConfig
 from hicache_adapter.model_facts import read_model_facts
-from hicache_adapter.page_identity import head_split, is_replicated, page_identity, rank_shards
+from hicache_adapter.page_identity import (
+    UnusableRankError,
+    head_split,
+    is_replicated,
+    page_identity,
+    rank_shards,
+)
 from hicache_adapter.page_store import PageStore
 from hicache_adapter.pool_plan import PoolPlan
 from hicache_adapter.sglang_types import KV_POOL, new_storage_metrics, pool_transfer_result
 from hicache_adapter.stats import StatsCollector
+from kvstore_client import Client, ConfigError, Pieces
+from kvstore_client.throttle import ThrottledLog
 
 logger = logging.getLogger("hicache_adapter")
 
@@ -52,8 +58,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         self._refusal: str | None = "no host pool is registered yet"
         self._closed = False
 
-    # ---- attach and detach (scheduler's main thread)
-    # ------------------------------------------------------------------
+    # ---- attach and detach (scheduler's main thread) ----
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """Learns where the pages lie and what they are. ConfigError when that can't be told."""
@@ -72,34 +77,10 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
                 self._client.register_fd(region.address, region.size_bytes, region.fd)
         try:
             store = self._store(flat_pages=False)
-        except ConfigError:
-            raise
-        except (
-            ValueError
-        ) as error:  # only this rank sees it: to raise would leave the other ranks waiting for it
+        except UnusableRankError as error:
             self._refuse(str(error))
             return
-        lcm = getattr(self.storage_config, "tp_lcm_size", None)
-        if (
-            lcm
-            and mem_pool_host.layout != "page_head"
-            and not is_replicated(self.storage_config, mem_pool_host)
-        ):
-            logger.warning(
-                "kvstore: tp_lcm_size has no effect with layout %s; use page_head", mem_pool_host.layout
-            )
-        logger.info(
-            "kvstore: %s identity %s %s; %s; shards %s; masters %s; transports %s",
-            self._rank_name(),
-            store.identity_digest,
-            store.identity.summary(),
-            plan.summary,
-            " ".join(str(tuple(shard)) for shard in store.shards),
-            self.config.masters,
-            "+".join(
-                name for name, on in (("same-host", self.config.same_host), ("tcp", self.config.tcp)) if on
-            ),
-        )
+        self._announce(store, plan)
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         """Takes the KV pool; any other pool turns the backend off, so that no model is ever served
@@ -145,8 +126,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         metrics = new_storage_metrics()
         return None if metrics is None else self._stats.drain_into(metrics)
 
-    # ---- pages in the pool: interface v1 (storage threads)
-    # ------------------------------------------------------------
+    # ---- pages in the pool: interface v1 (storage threads) ----
 
     def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:
         """How many pages from the first on are stored completely; what is promised stays for `pin_ms`."""
@@ -170,8 +150,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
             ),
         )
 
-    # ---- flat pages: interface v0
-    # ---------------------------------------------------------------------------------------
+    # ---- flat pages: interface v0 ----
 
     def batch_get(
         self, keys: Sequence[str], target_locations: Any = None, target_sizes: Any = None
@@ -213,8 +192,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         """Whether the page is stored completely."""
         return self.batch_exists([key]) == 1
 
-    # ---- side pools: interface v2
-    # -----------------------------------------------------------------------------------------
+    # ---- side pools: interface v2 ----
 
     def batch_exists_v2(self, keys: Sequence[str], pool_transfers: Any = None, extra_info: Any = None) -> Any:
         """The KV pool's answer; nothing as soon as a side pool is asked for."""
@@ -229,16 +207,13 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         """Failures for every key of every pool."""
         return {transfer.name: _misses(transfer.keys) for transfer in transfers or ()}
 
-    # ---- for people
-    # --------------------------------------------------------------------------------------------------------
-    # -
+    # ---- for people ----
 
     def counters(self) -> dict[str, int]:
         """The client's counters."""
         return self._client.stats()
 
-    # ---- inside --------------------------------------------------------------------------------------------
-    # -----------------
+    # ---- inside ----
 
     def _exists(self, keys: Sequence[str]) -> int:
         return self._store(flat_pages=self._uses_flat_pages()).exists(keys)
@@ -304,6 +279,24 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
                 exc_info=True,
             )
             return miss
+
+    def _announce(self, store: PageStore, plan: PoolPlan) -> None:
+        """The line that tells by eye whether two instances share: same identity, same shards."""
+        config, pool = self.storage_config, self.mem_pool_host
+        whole_heads = pool.layout == "page_head" or is_replicated(config, pool)
+        if getattr(config, "tp_lcm_size", None) and not whole_heads:
+            logger.warning("kvstore: tp_lcm_size has no effect with layout %s; use page_head", pool.layout)
+        transports = (("same-host", self.config.same_host), ("tcp", self.config.tcp))
+        logger.info(
+            "kvstore: %s identity %s %s; %s; shards %s; masters %s; transports %s",
+            self._rank_name(),
+            store.identity_digest,
+            store.identity.summary(),
+            plan.summary,
+            " ".join(str(tuple(shard)) for shard in store.shards),
+            self.config.masters,
+            "+".join(name for name, on in transports if on),
+        )
 
     def _refuse(self, reason: str) -> None:
         if self._refusal != reason:

@@ -4,12 +4,11 @@ which part this rank holds.
 
 from typing import Any
 
+from hicache_adapter.config import AdapterConfig
+from hicache_adapter.model_facts import ModelFacts
 from kvstore_client.errors import ConfigError
 from kvstore_client.identity import Identity
 from kvstore_client.keys import Shard
-
-from hicache_adapter.config import AdapterConfig
-from hicache_adapter.model_facts import ModelFacts
 
 LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 
@@ -23,6 +22,12 @@ _DTYPE_ALIASES = {
     "float8_e5m2": "fp8_e5m2",
     "fp8": "fp8_e4m3",
 }
+
+
+class UnusableRankError(Exception):
+    """This rank can't tell what its pages are, though other ranks may: it must leave the store alone, quietly
+    enough that they don't wait for it.
+    """
 
 
 def is_replicated(storage_config: Any, pool: Any) -> bool:
@@ -117,12 +122,12 @@ def rank_shards(storage_config: Any, pool: Any) -> tuple[Shard, ...]:
     """What this rank holds of each page: one shard, or one a head group, in the order of the pool's head
     groups.
 
-    ValueError when pipeline stages can't be told apart: then this rank must not touch the store.
+    UnusableRankError when pipeline stages can't be told apart: then this rank must not touch the store.
     """
     pp_size, pp_rank = int(getattr(storage_config, "pp_size", 1)), int(getattr(storage_config, "pp_rank", 0))
     layer_start = int(getattr(pool, "start_layer", None) or 0)
     if pp_size > 1 and pp_rank > 0 and layer_start == 0:
-        raise ValueError(
+        raise UnusableRankError(
             f"the host pool of pipeline stage {pp_rank} of {pp_size} does not say which layers it holds"
         )
     common = {

@@ -8,10 +8,9 @@ from array import array
 from dataclasses import dataclass
 from typing import Any
 
+from hicache_adapter.page_identity import LAYOUTS
 from kvstore_client import Pieces
 from kvstore_client.errors import ConfigError
-
-from hicache_adapter.page_identity import LAYOUTS
 
 _U64_MAX = (1 << 64) - 1
 

@@ -66,6 +66,9 @@ def main() -> int:
     arguments = parser.parse_args()
     arguments.results.mkdir(parents=True, exist_ok=True)
 
+    summary_file = arguments.results / "summary.txt"
+    summary_file.unlink(missing_ok=True)
+
     steps = [run_step(target, arguments.results) for target in arguments.targets]
 
     print("\nstep                      passed  failed  skipped  seconds")
@@ -74,7 +77,7 @@ def main() -> int:
         print(f"{step.name:<24}  {counts}{'   FAILED' if step.failed else ''}")
     passed, failed, skipped = (sum(getattr(s, key) for s in steps) for key in ("passed", "failed", "skipped"))
     summary = f"total: {passed} passed, {failed} failed, {skipped} skipped"
-    (arguments.results / "summary.txt").write_text(summary + "\n")
+    summary_file.write_text(summary + "\n")
     print(summary, flush=True)
     return 1 if failed or not passed else 0
 

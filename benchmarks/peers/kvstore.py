@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.base import Memory, PeerClient, Servers
 from kvstore_client import Client, Pieces, SharedBuffer
 from kvstore_client._native import hex_hashes
 from kvstore_client.objects import DONE_FOUND, DONE_STORED
-
-from benchmarks.peers.base import Memory, PeerClient, Servers
 
 NAMESPACE = "benchmark"
 DEADLINE_MS = 30_000
@@ -32,10 +31,10 @@ class KvstoreServers(Servers):
             "listening",
             kvstore,
             "master",
-            f"--data-dir={self.directory / 'kvstore-master'}",
+            f"--metadata-uri=rocksdb://{self.directory / 'kvstore-master'}",
             "--directory-port=0",
             "--control-port=0",
-            "--http-port=-1",
+            "--http-port=0",
         )
         self._masters = f"127.0.0.1:{master['directory_port']}"
         self._announced(

@@ -41,7 +41,8 @@ class SegmentStore:
         """Allocates and touches the whole pool. MemoryError names the limit that was hit and how to raise it."""
     @property
     def journal_fd(self) -> int:
-        """An eventfd that becomes readable when there is something to drain; owned by the store."""
+        """A descriptor that is readable when entries are due: somebody waits for one, many have piled up, or the
+        oldest has lain for 3 ms. Owned by the store."""
     @property
     def last_seq(self) -> int: ...
     @property
@@ -63,7 +64,7 @@ class SegmentStore:
     def stats(self) -> dict[str, int]:
         """Gauges: capacity_bytes, used_bytes, object_count, pinned_bytes, slots_free, quarantined_slots, journal_backlog.
         Counters: puts, put_bytes, gets, get_bytes, misses, exists_hits, evicted_objects, evicted_bytes, digest_mismatches,
-        conflicts, no_space, not_committed, journal_overflows."""
+        conflicts, no_space, not_committed, journal_overflows, evictor_errors."""
     def close(self) -> None: ...
 
 class DataServer:
@@ -84,7 +85,8 @@ class DataServer:
     @property
     def tcp_port(self) -> int: ...
     def stats(self) -> dict[str, int]:
-        """connections, connections_total, requests, bad_requests, refused_connections, unauthorized."""
+        """connections, connections_total, requests, bad_requests, refused_connections, unauthorized,
+        internal_errors."""
     def stop(self) -> None:
         """Closes every connection and joins every thread. Idempotent."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from kvstore_client import _native
 from kvstore_client.config import ClientConfig, MasterList
+from kvstore_client.errors import ConfigError
 from kvstore_client.identity import Identity, named_identity
 from kvstore_client.namespace import Namespace
 from kvstore_client.throttle import ThrottledLog
@@ -97,7 +98,11 @@ class Client:
         else:
             encoded, name = named_identity(identity), identity
         _, handle = self._native.open_namespace(encoded, name, 0)
-        return Namespace(self, handle, name)
+        if handle < 0:
+            raise ConfigError(
+                "namespace", "this client has as many namespaces as it can keep; use another client"
+            )
+        return Namespace(self, handle, encoded, name)
 
     def register_fd(self, address: int, size_bytes: int, fd: int) -> bool:
         """Says that memory [address, +size_bytes) is the file `fd` from its start, so that segments on

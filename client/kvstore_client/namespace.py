@@ -17,9 +17,10 @@ class Namespace(Objects):
     most 256 bytes.
     """
 
-    def __init__(self, client: "Client", handle: int, name: str) -> None:
+    def __init__(self, client: "Client", handle: int, identity: bytes, name: str) -> None:
         super().__init__(client, handle, keymod.POOL_STRING, (keymod.WHOLE,))
         self.name = name
+        self._identity = identity
 
     def _hashes(self, keys: Sequence[Any]) -> bytes:
         return keymod.string_key_hashes(keys)
@@ -34,13 +35,15 @@ class Namespace(Objects):
         return Pages(self._client, self._handle, pool, shards)
 
     def open(self, *, deadline_ms: float | None = None) -> bool:
-        """Whether a master has answered for this namespace. Calling it is optional: every verb opens
-        what it needs.
+        """Whether a master has answered for this namespace. Calling it is optional: every verb opens what
+        it needs.
         """
-        if self.namespace_id:
-            return True
-        self.prefix_exists(["kvstore/open"], deadline_ms=deadline_ms)
-        return bool(self.namespace_id)
+        wait_ms = clamp_deadline_ms(deadline_ms, self._client.config.deadline_ms)
+        try:
+            return self._native.open_namespace(self._identity, self.name, wait_ms)[0] == Status.OK
+        except Exception:
+            self._client._surprise("open")
+            return False
 
     def clear(self, *, deadline_ms: float | None = None) -> bool:
         """Makes everything in the namespace unreachable for everyone, in constant time (its epoch goes

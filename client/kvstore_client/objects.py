@@ -48,8 +48,7 @@ class Objects(ABC):
         """What is stored beside each object so that people can read it."""
         return None
 
-    # ---- one key
-    # ----------------------------------------------------------------------------------------------------
+    # ---- one key ----
 
     def put(self, key: Any, value: Any, *, deadline_ms: float | None = None) -> bool:
         """Stores `value` if the key is absent. True when the key is readable now, whoever wrote it."""
@@ -71,8 +70,7 @@ class Objects(ABC):
         """Removes every copy that can be reached. True when there was one."""
         return self.batch_remove([key], deadline_ms=deadline_ms)[0]
 
-    # ---- batches
-    # ----------------------------------------------------------------------------------------------------
+    # ---- batches ----
 
     def batch_put(
         self,
@@ -107,7 +105,9 @@ class Objects(ABC):
 
     def batch_get(self, keys: Sequence[Any], *, deadline_ms: float | None = None) -> list[bytes | None]:
         """The bytes of each entry, or None; at most 1 GiB of them a call."""
-        found: list[bytes | None] = [None] * (self._key_count(keys) * self.shard_count)
+        if not self._is_key_list("get", keys):
+            return []
+        found: list[bytes | None] = [None] * (len(keys) * self.shard_count)
 
         def chunk(hashes: bytes, at: slice, left_ms: int) -> None:
             values = self._native.fetch(
@@ -145,6 +145,8 @@ class Objects(ABC):
         self, keys: Sequence[Any], *, pin_ms: int | None = None, deadline_ms: float | None = None
     ) -> int:
         """How many keys from the first one on are there without a gap."""
+        if not self._is_key_list("exists", keys):
+            return 0
         try:
             hashes = self._hashes(keys)
         except (TypeError, ValueError) as error:
@@ -161,7 +163,7 @@ class Objects(ABC):
         return self._truths("remove", keys, chunk, DONE_FOUND, deadline_ms)
 
     # ---- the same for callers that have hashes (32 bytes a key, concatenated) and describe memory by Pieces
-    # ----------------------
+    # ----
 
     def prefix_exists_hashes(
         self, hashes: bytes, *, pin_ms: int | None = None, deadline_ms: float | None = None
@@ -189,8 +191,7 @@ class Objects(ABC):
         """One status an entry; only those answered OK hold the object's bytes."""
         return self._native.get(self._handle, self._pool, self._shards, hashes, memory, deadline_ms)
 
-    # ---- how a batch runs
-    # ---------------------------------------------------------------------------------------------
+    # ---- how a batch runs ----
 
     def _probe(self, hashes: bytes, pin_ms: int | None, left_ms: int) -> bytes:
         pin = self._client.config.pin_ms if pin_ms is None else pin_ms
@@ -205,7 +206,9 @@ class Objects(ABC):
         deadline_ms: float | None,
         memory: Sequence[Any] | None = None,
     ) -> list[bool]:
-        answers = [False] * self._key_count(keys)
+        if not self._is_key_list(verb, keys):
+            return []
+        answers = [False] * len(keys)
 
         def run(hashes: bytes, at: slice, left_ms: int) -> None:
             truths = key_truths(chunk(hashes, at, left_ms), done, self.shard_count)
@@ -248,12 +251,11 @@ class Objects(ABC):
     def _entries(self, at: slice) -> slice:
         return slice(at.start * self.shard_count, at.stop * self.shard_count)
 
-    def _key_count(self, keys: Sequence[Any]) -> int:
-        try:
-            return len(keys)
-        except TypeError as error:
-            self._client._bad_argument("keys", error)
-            return 0
+    def _is_key_list(self, verb: str, keys: Sequence[Any]) -> bool:
+        if isinstance(keys, Sequence) and not isinstance(keys, (str, bytes)):
+            return True
+        self._client._bad_argument(verb, TypeError(f"keys come in a list, not in {type(keys).__name__}"))
+        return False
 
     def _fits(self, verb: str, key_count: int, memory: Sequence[Any]) -> bool:
         entries = key_count * self.shard_count

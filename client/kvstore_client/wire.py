@@ -40,6 +40,7 @@ PEER_ID_BYTES = 16
 ANY_PEER = bytes(PEER_ID_BYTES)
 NO_SEGMENT = 0xFFFFFFFF
 ALREADY_THERE = 0xFFFFFFFE
+OTHER_LENGTH = 0xFFFFFFFD
 FEATURE_UNIX = 1
 
 
@@ -520,7 +521,7 @@ class PlaceRequest:
 
 @dataclass(frozen=True)
 class PlaceReply:
-    """An index of the MAP, NO_SEGMENT (no room) or ALREADY_THERE, an entry."""
+    """An index of the MAP, NO_SEGMENT (no room), ALREADY_THERE or OTHER_LENGTH, an entry."""
 
     segments: tuple[int, ...]
 

@@ -87,11 +87,13 @@ def skip_entries(data: bytes, skip: int) -> bytes:
 
 
 def split_entries(data: bytes, entries_max: int) -> list[tuple[int, bytes]]:
-    """(entries, groups) pieces of at most entries_max entries each, in order."""
+    """(entries, groups) pieces of at most entries_max entries each, in order. Empty groups are left out."""
     pieces: list[tuple[int, bytes]] = []
     parts: list[bytes] = []
     room = entries_max
     for op, start, count in _spans(data):
+        if count == 0:
+            continue
         encoded = data[start : start + _group_bytes(count)]
         while count > room:
             first = decode_groups(encoded)[0]

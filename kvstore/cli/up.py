@@ -20,7 +20,7 @@ from kvstore.cli.self_test import run_self_test
 from kvstore.cli.sglang_flags import LAYOUT_FLAGS, as_shell, sglang_flags
 from kvstore.cli.supervisor import Announcement, ChildFailed, ChildSpec, Supervisor
 from kvstore.segment.capacity import capacity_of, format_size
-from kvstore.segment.config import DATA_PORT, HTTP_PORT, MASTER_CONTROL_PORT, default_data_dir
+from kvstore.segment.config import DATA_PORT, HTTP_PORT, MASTER_CONTROL_PORT, WILDCARD_HOSTS, default_data_dir
 from kvstore.segment.errors import SegmentStartError
 
 MASTER_START_TIMEOUT_S = 30.0
@@ -80,9 +80,7 @@ def up(
     http_port: Annotated[
         int, typer.Option(help="The segment's /metrics; 0: a free one, -1: none.")
     ] = HTTP_PORT,
-    master_http_port: Annotated[
-        int, typer.Option(help="The master's /metrics; 0: a free one.")
-    ] = 7442,
+    master_http_port: Annotated[int, typer.Option(help="The master's /metrics; 0: a free one.")] = 7442,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -173,7 +171,7 @@ async def _start(
     timeout_s = SEGMENT_START_TIMEOUT_S + SEGMENT_START_TIMEOUT_S_PER_GIB * (capacity_bytes >> 30)
     with console.status(f"starting the segment, touching {format_size(capacity_bytes)} of memory ..."):
         await supervisor.start_child(segment, timeout_s)
-    directory = f"{_connectable(options.host)}:{addresses.master['directory_port']}"
+    directory = _address(options.host, addresses.master["directory_port"])
     health = await asyncio.to_thread(run_self_test, directory, options.token)
     if options.json:
         print(json_module.dumps(_summary(options, addresses, supervisor, directory, health)), flush=True)
@@ -187,7 +185,7 @@ def _summary(
     return {
         "event": "up",
         "masters": directory,
-        "control": f"{_connectable(options.host)}:{addresses.master['control_port']}",
+        "control": _address(options.host, addresses.master["control_port"]),
         "master": addresses.master,
         "segment": addresses.segment,
         "pids": {child.spec.name: child.pid for child in supervisor.children},
@@ -201,14 +199,14 @@ def _print_welcome(
     options: UpOptions, capacity_bytes: int, addresses: Addresses, directory: str, health: str
 ) -> None:
     master, segment = addresses.master, addresses.segment
-    control = f"{_connectable(options.host)}:{master['control_port']}"
+    control = _address(options.host, master["control_port"])
     lines = [
         f"kvstore is up: {format_size(capacity_bytes)} for pages",
         "",
         f"  directory   {directory}",
         f"  control     {control}   (another segment: kvstore segment --masters {control} --port 0 "
         "--data-dir DIR)",
-        f"  data        {_connectable(options.host)}:{segment['port']}   {segment['unix_path']}",
+        f"  data        {_address(options.host, segment['port'])}   {segment['unix_path']}",
         f"  metrics     {_metrics('segment', segment)} {_metrics('master', master)}".rstrip(),
         f"  data dir    {options.data_dir}",
         f"  health      {health}",
@@ -241,8 +239,11 @@ def _metrics(name: str, announcement: Announcement) -> str:
     return f"http://127.0.0.1:{port}/metrics ({name}) " if port >= 0 else ""
 
 
-def _connectable(host: str) -> str:
-    return "127.0.0.1" if host in ("0.0.0.0", "::", "*", "") else host
+def _address(host: str, port: int) -> str:
+    """Where processes on this machine reach a server that listens on `host`."""
+    if host in WILDCARD_HOSTS:
+        host = "127.0.0.1"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _master_arguments(options: UpOptions, bound: Announcement) -> list[str]:
@@ -262,7 +263,7 @@ def _segment_arguments(options: UpOptions, capacity_bytes: int, addresses: Addre
     bound = addresses.segment
     return [
         "segment",
-        f"--masters={_connectable(options.host)}:{addresses.master['control_port']}",
+        f"--masters={_address(options.host, addresses.master['control_port'])}",
         f"--capacity={capacity_bytes}",
         f"--host={options.host}",
         f"--port={bound.get('port', options.data_port)}",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import platform
 
 import typer
-from kvstore_client import _native
 
 from kvstore import __version__
+from kvstore_client import _native
 
 
 def register(app: typer.Typer) -> None:

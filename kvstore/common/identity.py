@@ -7,10 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from kvstore.common.errors import RefusedError
 from kvstore_client._native import namespace_id
 from kvstore_client.wire import IDENTITY_BYTES_MAX, Status
-
-from kvstore.common.errors import RefusedError
 
 __all__ = ["canonical_json", "check_identity", "identity_hash", "namespace_id"]
 

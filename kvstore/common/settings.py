@@ -6,11 +6,11 @@ refused.
 
 from __future__ import annotations
 
-from kvstore_client.wire import TOKEN_BYTES_MAX
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from kvstore.common.logs import LogFormat
+from kvstore_client.wire import TOKEN_BYTES_MAX
 
 
 class ServerSettings(BaseSettings):

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 
-from kvstore_client._native import DirectoryIndex
-
 from kvstore.common.errors import CorruptRecordError
 from kvstore.master import layout
 from kvstore.master.committer import Committer
@@ -19,6 +17,7 @@ from kvstore.master.events import CompactionWritten
 from kvstore.master.metadata.store import MetadataStore, Put
 from kvstore.master.records import Record, RecordKind
 from kvstore.master.segment_logs import RECORD_ENTRIES_MAX
+from kvstore_client._native import DirectoryIndex
 
 
 async def compact(store: MetadataStore, committer: Committer, order: CompactLog) -> CompactionWritten:

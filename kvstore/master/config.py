@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from kvstore.common.settings import ServerSettings
@@ -12,6 +12,8 @@ from kvstore.master.membership import MembershipLimits
 from kvstore.master.placement import POLICIES
 from kvstore.master.segment_logs import LogLimits
 from kvstore.master.state import StateLimits
+
+WILDCARD_HOSTS = ("0.0.0.0", "::", "*", "")
 
 
 def _default_metadata_uri() -> str:
@@ -22,11 +24,17 @@ class MasterSettings(ServerSettings):
     model_config = SettingsConfigDict(env_prefix="KVSTORE_MASTER_", extra="forbid", frozen=True)
 
     host: str = Field(default="127.0.0.1", description="Address that all three ports listen on.")
+    advertise_host: str = Field(
+        default="",
+        description="Address at which the other masters and the segments reach this one; empty: host.",
+    )
     directory_port: int = Field(default=7440, ge=0, le=65_535, description="Clients; 0 takes a free port.")
     control_port: int = Field(default=7441, ge=0, le=65_535, description="Segments and tools (gRPC).")
     http_port: int = Field(default=7442, ge=0, le=65_535, description="/metrics, /healthz, /readyz.")
     metadata_uri: str = Field(
-        default_factory=_default_metadata_uri, description="Where the directory is durable: rocksdb:///path"
+        default_factory=_default_metadata_uri,
+        description="Where the directory is durable: rocksdb:///path for one master, "
+        "etcd://host:port,host:port,host:port/prefix for several (docs/etcd.md).",
     )
     connections_max: int = Field(default=4096, ge=1, description="Open client connections.")
     segments_max: int = Field(default=4096, ge=1, description="Segments, suspect ones too.")
@@ -60,6 +68,15 @@ class MasterSettings(ServerSettings):
         if name not in POLICIES:
             raise ValueError(f"unknown placement policy {name!r}: use one of {', '.join(sorted(POLICIES))}")
         return name
+
+    @model_validator(mode="after")
+    def _reachable(self) -> MasterSettings:
+        several = self.metadata_uri.startswith("etcd:")
+        if several and not self.advertise_host and self.host in WILDCARD_HOSTS:
+            raise ValueError(
+                f"several masters reach each other by name: with host {self.host} set advertise_host as well"
+            )
+        return self
 
     @property
     def limits(self) -> StateLimits:

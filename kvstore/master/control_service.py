@@ -12,15 +12,17 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from kvstore_client.wire import PEER_ID_BYTES, VERSION_MAX, VERSION_MIN, Status
 
+from kvstore.common.errors import RefusedError
 from kvstore.common.logs import log_event
 from kvstore.master import events as ev
 from kvstore.master.changes import Registration
 from kvstore.master.directory import Directory
 from kvstore.master.metrics import MasterMetrics
+from kvstore.master.roles import Backend, Roles
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
+from kvstore_client.wire import PEER_ID_BYTES, VERSION_MAX, VERSION_MIN, Status
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +32,14 @@ UNIX_PATH_BYTES_MAX = 107
 HOST_BYTES_MAX = 255
 MESSAGE_BYTES_MAX = 8 << 20
 
+# Tells a segment that was refused that it is worth asking again soon.
+STANDBY_METADATA = (("kvstore-role", "standby"),)
+
 _GRPC_CODES = {
     Status.BAD_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
     Status.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     Status.TIMEOUT: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Status.NOT_LEADER: grpc.StatusCode.UNAVAILABLE,
 }
 
 
@@ -45,6 +51,7 @@ class AttachSession:
         self._directory = directory
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._outbox: deque[Any] = deque()
+        self._accepted = False
         self._ack_seq: int | None = None
         self._wake = asyncio.Event()
         self.closed: tuple[Status, str] | None = None
@@ -60,6 +67,7 @@ class AttachSession:
             current_namespaces=self._directory.state.namespaces.current_ids(),
         )
         self._queue(pb.MasterMessage(registered=registered))
+        self._accepted = True
 
     def ack(self, durable_seq: int) -> None:
         self._ack_seq = durable_seq
@@ -69,6 +77,8 @@ class AttachSession:
         self._queue(pb.MasterMessage(inventory_request=pb.InventoryRequest()))
 
     def retire_namespaces(self, namespaces: tuple[bytes, ...]) -> None:
+        if not self._accepted:
+            return  # the registration's answer will carry the current ones
         self._queue(pb.MasterMessage(retire_namespaces=pb.RetireNamespaces(namespaces=namespaces)))
 
     def close(self, status: Status, reason: str) -> None:
@@ -100,29 +110,38 @@ class AttachSession:
 
 class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
     def __init__(
-        self, directory: Directory, metrics: MasterMetrics, *, token: bytes, heartbeat_interval_ms: int
+        self, roles: Roles, metrics: MasterMetrics, *, token: bytes, heartbeat_interval_ms: int
     ) -> None:
-        self._directory = directory
+        self._roles = roles
         self._metrics = metrics
         self._token = token
         self._heartbeat_interval_ms = heartbeat_interval_ms
 
     async def Attach(self, request_iterator: AsyncIterator[Any], context: Any) -> None:
         registration = await self._registration(request_iterator, context)
-        session = AttachSession(self._directory, self._heartbeat_interval_ms)
-        number = self._directory.open_session(session)
-        reader = asyncio.create_task(self._read(number, request_iterator, session), name="attach-reader")
+        directory = self._roles.directory
+        if directory is None:
+            text = self._roles.not_leader_text()
+            await context.abort(grpc.StatusCode.UNAVAILABLE, text, STANDBY_METADATA)
+        assert directory is not None, "abort() raises"
+        session = AttachSession(directory, self._heartbeat_interval_ms)
+        number = directory.open_session(session)
+        reader = asyncio.create_task(
+            self._read(directory, number, request_iterator, session), name="attach-reader"
+        )
         try:
-            self._directory.handle(ev.SegmentAttached(number, registration))
+            directory.handle(ev.SegmentAttached(number, registration))
             await session.pump(context)
         finally:
             reader.cancel()
-            self._directory.end_session(number)
+            directory.end_session(number)
         if session.closed is not None and session.closed[0] is not Status.OK:
             status, reason = session.closed
             await context.abort(_GRPC_CODES.get(status, grpc.StatusCode.INTERNAL), reason)
 
-    async def _read(self, number: int, messages: AsyncIterator[Any], session: AttachSession) -> None:
+    async def _read(
+        self, directory: Directory, number: int, messages: AsyncIterator[Any], session: AttachSession
+    ) -> None:
         status, reason = Status.OK, "the segment closed the stream"
         try:
             async for message in messages:
@@ -130,20 +149,20 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
                 if kind == "journal":
                     batch = message.journal
                     self._metrics.journal_entries.inc(max(0, batch.last_seq - batch.first_seq + 1))
-                    self._directory.handle(
+                    directory.handle(
                         ev.JournalReceived(number, batch.first_seq, batch.last_seq, batch.groups)
                     )
                 elif kind == "inventory":
                     chunk = message.inventory
-                    self._directory.handle(
+                    directory.handle(
                         ev.InventoryReceived(number, chunk.last_seq, chunk.groups, chunk.first, chunk.last)
                     )
                 elif kind == "leaving":
-                    self._directory.handle(ev.SegmentLeaving(number, message.leaving.reason))
+                    directory.handle(ev.SegmentLeaving(number, message.leaving.reason))
                 elif kind == "register":
                     session.close(Status.BAD_REQUEST, "a stream registers once")
                 # A kind this master does not know comes from a later revision: ignored.
-                await self._directory.committer.wait_for_room()
+                await directory.committer.wait_for_room()
         except Exception as error:
             status, reason = Status.INTERNAL, f"reading the stream failed: {error}"
             log_event(logger, logging.WARNING, "attach_stream_failed", session=number, error=str(error))
@@ -185,17 +204,19 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
         )
 
     async def Heartbeat(self, request: Any, context: Any) -> Any:
-        known = self._directory.heartbeat(
+        directory = self._roles.directory
+        known = directory is not None and directory.heartbeat(
             ev.HeartbeatReceived(
                 request.segment_id, request.pool_id, request.used_bytes, request.object_count
             )
         )
-        return pb.HeartbeatReply(known=known, map_epoch=self._directory.state.map_epoch)
+        return pb.HeartbeatReply(known=known, map_epoch=self._roles.map_epoch)
 
     async def ListNamespaces(self, request: Any, context: Any) -> Any:
-        usage = self._directory.state.index.namespace_usage()
+        backend = await self._backend(context)
+        usage = backend.index.namespace_usage()
         infos = []
-        for namespace in self._directory.state.namespaces:
+        for namespace in backend.namespaces():
             entries, used_bytes = usage.get(namespace.id, (0, 0))
             infos.append(
                 pb.NamespaceInfo(
@@ -210,35 +231,45 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
         return pb.ListNamespacesReply(namespaces=infos)
 
     async def GetClusterMap(self, request: Any, context: Any) -> Any:
-        return self._cluster_map()
+        return _cluster_map(await self._backend(context))
 
     async def WatchClusterMap(self, request: Any, context: Any) -> AsyncIterator[Any]:
         sent = 0
         while True:
-            if self._directory.state.map_epoch != sent:
-                sent = self._directory.state.map_epoch
-                yield self._cluster_map()
+            backend = await self._backend(context)
+            if backend.map_epoch != sent:
+                sent = backend.map_epoch
+                yield _cluster_map(backend)
             else:
-                await self._directory.map_changed()
+                await backend.map_changed()
 
-    def _cluster_map(self) -> Any:
-        state = self._directory.state
-        segments = [
+    async def _backend(self, context: Any) -> Backend:
+        try:
+            return self._roles.backend
+        except RefusedError as error:
+            await context.abort(_GRPC_CODES[error.status], str(error))
+            raise
+
+
+def _cluster_map(backend: Backend) -> Any:
+    segments = []
+    for segment in backend.segment_map():
+        entries, _ = backend.index.segment_usage(segment.index)
+        segments.append(
             pb.SegmentInfo(
                 index=segment.index,
                 state=segment.state,
                 segment_id=segment.segment_id,
-                pool_id=segment.record.pool_id,
-                host=segment.record.host,
-                tcp_port=segment.record.tcp_port,
-                unix_path=segment.record.unix_path,
-                capacity_bytes=segment.record.capacity_bytes,
+                pool_id=segment.pool_id,
+                host=segment.host,
+                tcp_port=segment.tcp_port,
+                unix_path=segment.unix_path,
+                capacity_bytes=segment.capacity_bytes,
                 used_bytes=segment.used_bytes,
-                object_count=segment.object_count,
+                object_count=entries,
             )
-            for segment in state.segments
-        ]
-        return pb.ClusterMap(epoch=state.map_epoch, segments=segments, cluster_id=state.cluster_id)
+        )
+    return pb.ClusterMap(epoch=backend.map_epoch, segments=segments, cluster_id=backend.cluster_id)
 
 
 def _wrong_with(said: Any) -> str | None:
@@ -265,7 +296,9 @@ class ControlServer:
             ("grpc.so_reuseport", 0),  # a second master on the same port fails instead of sharing it
             ("grpc.keepalive_time_ms", 10_000),
             ("grpc.keepalive_timeout_ms", 5_000),
-            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            # Segments ping idle streams to notice a dead master within seconds; gRPC would call that abuse.
+            ("grpc.http2.min_ping_interval_without_data_ms", 500),
+            ("grpc.http2.max_ping_strikes", 0),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.keepalive_permit_without_calls", 1),
         ]

@@ -6,10 +6,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from typing import Protocol
-
-from kvstore_client.wire import NamespaceReply, Status
 
 from kvstore.common.errors import FencedError, RefusedError, StoreError
 from kvstore.common.logs import log_event
@@ -18,16 +17,28 @@ from kvstore.master import events as ev
 from kvstore.master.changes import Change
 from kvstore.master.committer import Committer
 from kvstore.master.compaction import compact
-from kvstore.master.metadata.store import Fence, MetadataStore
+from kvstore.master.metadata.store import Fence, MetadataStore, SpaceLevel
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.placement import Candidate, PlacementPolicy
 from kvstore.master.state import DirectoryState, Recovered, StateLimits
+from kvstore_client._native import DirectoryIndex
+from kvstore_client.wire import MapRecord, NamespaceReply, Status
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.5
 DROP_SLICE_ENTRIES = 10_000
 SIZE_PERIOD_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceView:
+    """A current namespace, for people and tools."""
+
+    id: bytes
+    epoch: int
+    name: str
+    identity: bytes
 
 
 class SegmentSession(Protocol):
@@ -72,6 +83,7 @@ class Directory:
         self._map_changed: asyncio.Future[None] | None = None
         self._candidates: dict[int, Candidate] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
 
     def start(self) -> None:
         self.committer.start()
@@ -79,13 +91,42 @@ class Directory:
         self._spawn(self._watch_size(), "directory-size")
 
     async def stop(self) -> None:
+        """Ends the background work, commits what was accepted, and answers who still waits. What was readable stays so."""
+        self._stopping = True
+        for session in list(self._sessions.values()):
+            session.close(Status.NOT_LEADER, "this master leads no more")
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.committer.stop()
         for waiter in self._namespace_waiters.values():
             if not waiter.done():
-                waiter.set_exception(RefusedError(Status.UNAVAILABLE, "the master is shutting down"))
+                waiter.set_exception(RefusedError(Status.NOT_LEADER, "this master leads no more"))
+        self._wake_map_watchers()
+
+    # ---- reads (roles.Backend) -----------------------------------------------------------------------------
+
+    @property
+    def cluster_id(self) -> bytes:
+        return self.state.cluster_id
+
+    @property
+    def map_epoch(self) -> int:
+        return self.state.map_epoch
+
+    @property
+    def index(self) -> DirectoryIndex:
+        return self.state.index
+
+    def segment_map(self) -> list[MapRecord]:
+        return self.state.segment_map()
+
+    def is_current(self, ns: bytes) -> bool:
+        return self.state.namespaces.is_current(ns)
+
+    def namespaces(self) -> Iterable[NamespaceView]:
+        for each in self.state.namespaces:
+            yield NamespaceView(each.id, each.epoch, each.name, each.identity)
 
     # ---- events in -----------------------------------------------------------------------------------------
 
@@ -101,7 +142,8 @@ class Directory:
 
     def end_session(self, number: int) -> None:
         self._sessions.pop(number, None)
-        self.handle(ev.StreamLost(number))
+        if not self._stopping:
+            self.handle(ev.StreamLost(number))
 
     def heartbeat(self, event: ev.HeartbeatReceived) -> bool:
         """Whether the segment is known; if not, it must attach."""
@@ -155,6 +197,8 @@ class Directory:
         return index.place(body, [candidate.index for candidate in chosen], self._run_bytes)
 
     def _placeable(self) -> dict[int, Candidate]:
+        if self.state.logs.space is SpaceLevel.FULL:
+            return {}  # what is put now would not become durable
         if self._candidates is None:
             self._candidates = {
                 s.index: Candidate(s.index, s.record.capacity_bytes, s.used_bytes, s.fresh_since)
@@ -176,9 +220,7 @@ class Directory:
             log_event(logger, effect.level, effect.event, **effect.fields)
         elif isinstance(effect, ef.BroadcastMap):
             self._candidates = None
-            if self._map_changed is not None:
-                self._map_changed.set_result(None)
-                self._map_changed = None
+            self._wake_map_watchers()
         elif isinstance(effect, ef.NamespaceReady):
             self._answer(effect.request, NamespaceReply(effect.ns, effect.epoch))
         elif isinstance(effect, ef.NamespaceRefused):
@@ -198,6 +240,11 @@ class Directory:
             else:
                 session.close(effect.status, effect.reason)
 
+    def _wake_map_watchers(self) -> None:
+        if self._map_changed is not None:
+            self._map_changed.set_result(None)
+            self._map_changed = None
+
     def _answer(self, request: int, answer: NamespaceReply | RefusedError) -> None:
         waiter = self._namespace_waiters.get(request)
         if waiter is None or waiter.done():
@@ -208,6 +255,7 @@ class Directory:
             waiter.set_result(answer)
 
     def _commit_failed(self, change: Change, error: str) -> None:
+        self._metrics.commit_failures.inc()
         self.handle(ev.CommitFailed(change, error))
 
     def _count_commit(self, seconds: float, submissions: int) -> None:
@@ -217,8 +265,11 @@ class Directory:
 
     # ---- tasks ---------------------------------------------------------------------------------------------
 
-    def _spawn(self, work: object, name: str) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(work, name=name)  # type: ignore[arg-type]
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        if self._stopping:
+            work.close()  # the next start takes it up
+            return
+        task: asyncio.Task[None] = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -236,6 +287,10 @@ class Directory:
         while True:
             try:
                 self._metrics.metadata_bytes.set(await self._store.size_bytes())
+                level, text = await self._store.space()
+                self._metrics.metadata_space.set(level)
+                self.handle(ev.SpaceMeasured(level, text))
+                await self._store.trim()
             except StoreError as error:
                 log_event(logger, logging.WARNING, "metadata_size_unknown", error=str(error))
             await asyncio.sleep(SIZE_PERIOD_S)

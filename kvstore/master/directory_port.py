@@ -18,14 +18,13 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, cast
 
-from kvstore_client import _native, wire
-from kvstore_client.wire import FLAG_REPLY, HEADER, HEADER_BYTES, MAGIC, PREFIX, Op, Status, WireError
-
 from kvstore.common.errors import RefusedError
 from kvstore.common.identity import check_identity
 from kvstore.common.logs import log_event
-from kvstore.master.directory import Directory
 from kvstore.master.metrics import MasterMetrics
+from kvstore.master.roles import Roles
+from kvstore_client import _native, wire
+from kvstore_client.wire import FLAG_REPLY, HEADER, HEADER_BYTES, MAGIC, PREFIX, Op, Status, WireError
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +46,8 @@ class PortOptions:
 class DirectoryPort:
     """Listens and keeps the open connections."""
 
-    def __init__(self, directory: Directory, metrics: MasterMetrics, options: PortOptions) -> None:
-        self.directory = directory
+    def __init__(self, roles: Roles, metrics: MasterMetrics, options: PortOptions) -> None:
+        self.roles = roles
         self.metrics = metrics
         self.options = options
         self.connections: set[DirectoryConnection] = set()
@@ -89,9 +88,7 @@ class DirectoryPort:
 class DirectoryConnection(asyncio.Protocol):
     def __init__(self, port: DirectoryPort) -> None:
         self._port = port
-        self._directory = port.directory
-        self._state = port.directory.state
-        self._index = port.directory.state.index
+        self._roles = port.roles
         self._transport: asyncio.Transport
         self._buffer = bytearray()
         self._need = HEADER_BYTES  # bytes that make the frame at the head of the buffer whole
@@ -205,7 +202,7 @@ class DirectoryConnection(asyncio.Protocol):
     # ---- replies -------------------------------------------------------------------------------------------
 
     def _reply(self, op: int, request_id: int, fields: bytes, keys: int = 0) -> None:
-        prefix = PREFIX.pack(0, 0, 0, self._state.map_epoch)
+        prefix = PREFIX.pack(0, 0, 0, self._roles.backend.map_epoch)
         header = HEADER.pack(
             MAGIC, wire.VERSION_MAX, op, FLAG_REPLY, request_id, len(prefix) + len(fields), 0
         )
@@ -215,7 +212,7 @@ class DirectoryConnection(asyncio.Protocol):
             self._flush()
 
     def _refuse(self, op: int, request_id: int, status: Status, text: str) -> None:
-        prefix = wire.ReplyPrefix(status, text, self._state.map_epoch)
+        prefix = wire.ReplyPrefix(status, text, self._roles.map_epoch)
         self._out.append(wire.reply_frame(op, request_id, prefix))
         self._port.count(op, status)
 
@@ -245,15 +242,15 @@ class DirectoryConnection(asyncio.Protocol):
                 self._hot(op, request_id, body)
             elif op == Op.MAP:
                 wire.MapRequest.decode(body)
-                self._reply(op, request_id, wire.MapReply(tuple(self._state.segment_map())).encode())
+                self._reply(op, request_id, wire.MapReply(tuple(self._roles.backend.segment_map())).encode())
             elif op == Op.OPEN_NAMESPACE:
                 opened = wire.OpenNamespaceRequest.decode(body)
                 check_identity(opened.identity)
-                work = self._directory.open_namespace(opened.identity, opened.name)
+                work = self._roles.backend.open_namespace(opened.identity, opened.name)
                 self._wait_for(op, request_id, work)
             elif op == Op.BUMP_NAMESPACE:
                 bumped = wire.BumpNamespaceRequest.decode(body)
-                self._wait_for(op, request_id, self._directory.bump_namespace(bumped.ns))
+                self._wait_for(op, request_id, self._roles.backend.bump_namespace(bumped.ns))
             else:
                 raise RefusedError(Status.BAD_REQUEST, f"op {op} is none of the directory port's")
         except (WireError, RefusedError) as error:
@@ -269,19 +266,24 @@ class DirectoryConnection(asyncio.Protocol):
     def _hot(self, op: int, request_id: int, body: bytes) -> None:
         # A body too short for its namespace and count is left to the index, which says what is missing.
         keys = 0
+        backend = self._roles.backend
         if len(body) >= 16:
-            if not self._state.namespaces.is_current(body[:8]):
+            if not backend.is_current(body[:8]):
+                if self._roles.directory is None:
+                    # The leader may have opened it a moment ago.
+                    self._refuse(op, request_id, Status.NOT_LEADER, self._roles.not_leader_text())
+                    return
                 text = "the namespace id is not current: open the namespace again"
                 self._refuse(op, request_id, Status.STALE_NAMESPACE, text)
                 return
             (keys,) = _COUNT_AT.unpack_from(body)
         if op == Op.EXISTS:
-            fields = self._index.exists(body)
+            fields = backend.index.exists(body)
         elif op == Op.LOOKUP:
-            fields = self._index.lookup(body)
+            fields = backend.index.lookup(body)
         else:
             preferred = _PREFERRED_AT.unpack_from(body)[0] if len(body) >= 16 else wire.NO_SEGMENT
-            fields = self._directory.place(body, preferred)
+            fields = backend.place(body, preferred)
         self._reply(op, request_id, fields, keys)
 
     def _hello(self, op: int, request_id: int, body: bytes) -> None:
@@ -303,16 +305,25 @@ class DirectoryConnection(asyncio.Protocol):
             log_event(logger, logging.WARNING, "unauthorized", peer=self._peer, name=hello.name)
             self._refuse(op, request_id, Status.UNAUTHORIZED, "the token is wrong")
             self.close()
-        elif hello.expected_peer not in (wire.ANY_PEER, self._state.cluster_id):
-            text = f"this is cluster {self._state.cluster_id.hex()}"
-            self._refuse(op, request_id, Status.WRONG_PEER, text)
-            self.close()
         else:
-            self._greeted = True
-            if self._hello_timer is not None:
-                self._hello_timer.cancel()
-            reply = wire.HelloReply(min(hello.max_version, wire.VERSION_MAX), self._state.cluster_id)
-            self._reply(op, request_id, reply.encode())
+            self._admit(op, request_id, hello)
+
+    def _admit(self, op: int, request_id: int, hello: wire.HelloRequest) -> None:
+        try:
+            cluster_id = self._roles.backend.cluster_id
+        except RefusedError as error:
+            self._refuse(op, request_id, error.status, str(error))
+            self.close()
+            return
+        if hello.expected_peer not in (wire.ANY_PEER, cluster_id):
+            self._refuse(op, request_id, Status.WRONG_PEER, f"this is cluster {cluster_id.hex()}")
+            self.close()
+            return
+        self._greeted = True
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
+        reply = wire.HelloReply(min(hello.max_version, wire.VERSION_MAX), cluster_id)
+        self._reply(op, request_id, reply.encode())
 
     def _wait_for(self, op: int, request_id: int, work: Coroutine[Any, Any, wire.NamespaceReply]) -> None:
         self._transport.pause_reading()

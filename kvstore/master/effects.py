@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvstore_client.wire import Status
-
 from kvstore.master.changes import Change
 from kvstore.master.metadata.store import Op
+from kvstore_client.wire import Status
 
 
 @dataclass(frozen=True, slots=True)

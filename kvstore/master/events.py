@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvstore.master.changes import Change, Registration
+from kvstore.master.metadata.store import SpaceLevel
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,14 @@ class CompactionFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class SpaceMeasured:
+    """How full the metadata store is; `text` is for the operator."""
+
+    level: SpaceLevel
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
     change: Change
 
@@ -117,6 +126,7 @@ Event = (
     | NamespaceBumped
     | CompactionWritten
     | CompactionFailed
+    | SpaceMeasured
     | Committed
     | CommitFailed
     | Tick

@@ -24,6 +24,7 @@ NAMESPACES_PREFIX = b"n/"
 SEGMENTS_PREFIX = b"s/"
 LOGS_PREFIX = b"l/"
 ID_BYTES = 16
+SEGMENT_INDEX_MAX = 1 << 20  # the native index's bound
 
 _SNAPSHOT = struct.Struct(">II")
 _JOURNAL = struct.Struct(">Q")
@@ -142,6 +143,8 @@ class NamespaceRecord:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRecord:
+    # Its number in MAP, LOOKUP and PLACE: the same at every master, before and after a fail-over.
+    index: int
     pool_id: bytes
     host: str
     tcp_port: int
@@ -157,6 +160,7 @@ class SegmentRecord:
     def encode(self) -> bytes:
         return _encode(
             {
+                "index": self.index,
                 "pool_id": self.pool_id.hex(),
                 "host": self.host,
                 "tcp_port": self.tcp_port,
@@ -174,6 +178,7 @@ class SegmentRecord:
         fields = _decode(
             data,
             {
+                "index": int,
                 "pool_id": str,
                 "host": str,
                 "tcp_port": int,
@@ -185,7 +190,10 @@ class SegmentRecord:
                 "snapshot_chunks": int,
             },
         )
+        if not 0 <= int(fields["index"]) < SEGMENT_INDEX_MAX:
+            raise CorruptRecordError(f"segment index {fields['index']} is not below {SEGMENT_INDEX_MAX}")
         return SegmentRecord(
+            int(fields["index"]),
             _hex(fields["pool_id"], ID_BYTES),
             str(fields["host"]),
             int(fields["tcp_port"]),

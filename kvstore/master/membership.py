@@ -13,9 +13,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from kvstore_client._native import DirectoryIndex
-from kvstore_client.wire import SegmentState, Status
-
 from kvstore.master import layout
 from kvstore.master.changes import Registration, SegmentDropped, SegmentRegistered, SegmentUpdated
 from kvstore.master.effects import (
@@ -37,6 +34,8 @@ from kvstore.master.events import (
 from kvstore.master.layout import SegmentRecord
 from kvstore.master.metadata.store import Delete, Op, Put
 from kvstore.master.segment_table import Segment, SegmentTable
+from kvstore_client._native import DirectoryIndex
+from kvstore_client.wire import SegmentState, Status
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,10 @@ class Membership:
             effects.append(Report("segment_superseded", {"segment_id": said.segment_id}))
             self._table.release(segment)
 
-        record = SegmentRecord(said.pool_id, said.host, said.tcp_port, said.unix_path, said.capacity_bytes)
+        index = self._table.next_index if segment is None else segment.index
+        record = SegmentRecord(
+            index, said.pool_id, said.host, said.tcp_port, said.unix_path, said.capacity_bytes
+        )
         if segment is None or segment.record.pool_id != said.pool_id or segment.state is SegmentState.GONE:
             return effects + self._start_anew(now, event.session, segment, said.segment_id, record, said)
         self._table.bind(segment, event.session)
@@ -97,7 +99,7 @@ class Membership:
             self._index.set_serving(old.index, False)
             effects.append(DropEntries(old.index))
             effects.append(BroadcastMap())
-        segment = self._table.create(segment_id, record)
+        segment = self._table.create(segment_id, replace(record, index=self._table.next_index))
         segment.heard_at = segment.fresh_since = segment.suspect_since = now
         self._index.set_serving(segment.index, False)  # until the registration is durable
         self._table.bind(segment, session)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kvstore_client.wire import SegmentState
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kvstore.master.state import DirectoryState
+from kvstore_client.wire import SegmentState
 
 _COMMIT_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
@@ -87,10 +87,51 @@ class MasterMetrics:
         self.metadata_bytes = Gauge(
             "kvstore_master_metadata_bytes", "Size of the metadata store.", registry=self.registry
         )
+        self.metadata_space = Gauge(
+            "kvstore_master_metadata_space",
+            "How full the metadata store is: 0 normal, 1 tight (logs are compacted early), 2 full (no journal "
+            "is taken).",
+            registry=self.registry,
+        )
+        self.commit_failures = Counter(
+            "kvstore_master_commit_failures",
+            "Submissions that were not made durable.",
+            registry=self.registry,
+        )
+        self.fenced_writes = Counter(
+            "kvstore_master_fenced_writes",
+            "Commits refused because another master leads.",
+            registry=self.registry,
+        )
+        self.is_leader = Gauge(
+            "kvstore_master_is_leader", "1 while this master leads, else 0.", registry=self.registry
+        )
+        self.leader_changes = Counter(
+            "kvstore_master_leader_changes", "Times this master became the leader.", registry=self.registry
+        )
+        self.watch_lag = Gauge(
+            "kvstore_master_watch_lag_revisions",
+            "Revisions by which this standby's directory is behind the store's newest commit.",
+            registry=self.registry,
+        )
+        self.directory_reloads = Counter(
+            "kvstore_master_directory_reloads",
+            "Times a standby had to read the whole directory again because its past was compacted.",
+            registry=self.registry,
+        )
+        self._collector: _StateCollector | None = None
 
     def watch(self, state: DirectoryState) -> None:
-        """Gauges that are read off the state when they are scraped."""
-        self.registry.register(_StateCollector(state))
+        """Gauges that are read off the state when they are scraped; of this state instead of an earlier one."""
+        self.unwatch()
+        self._collector = _StateCollector(state)
+        self.registry.register(self._collector)
+
+    def unwatch(self) -> None:
+        """A standby has no state to tell of."""
+        if self._collector is not None:
+            self.registry.unregister(self._collector)
+            self._collector = None
 
 
 class _StateCollector(Collector):

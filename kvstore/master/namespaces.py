@@ -11,8 +11,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from kvstore_client.wire import Status
-
 from kvstore.common.identity import identity_hash, namespace_id
 from kvstore.master import layout
 from kvstore.master.changes import NamespaceStored
@@ -27,6 +25,7 @@ from kvstore.master.effects import (
 from kvstore.master.events import NamespaceBumped, NamespaceOpened
 from kvstore.master.layout import NamespaceRecord
 from kvstore.master.metadata.store import Put
+from kvstore_client.wire import Status
 
 # Ids of past epochs that BUMP recognises as "already bumped"; an older one is simply stale.
 PAST_IDS_MAX = 65_536
@@ -67,6 +66,10 @@ class Namespaces:
 
     def current_ids(self) -> list[bytes]:
         return list(self._current)
+
+    def records(self) -> list[NamespaceRecord]:
+        """The current ones, as they are stored."""
+        return [NamespaceRecord(each.identity, each.name, each.epoch) for each in self._current.values()]
 
     def __iter__(self) -> Iterator[Namespace]:
         return iter(self._current.values())

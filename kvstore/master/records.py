@@ -7,9 +7,8 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from kvstore_client._native import crc32c
-
 from kvstore.common.errors import CorruptRecordError
+from kvstore_client._native import crc32c
 
 RECORD_MAGIC = 0x314A564B  # "KVJ1"
 RECORD_VERSION = 1

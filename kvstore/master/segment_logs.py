@@ -11,10 +11,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from kvstore_client._native import DirectoryIndex
-from kvstore_client.wire import SegmentState, Status, WireError
-from kvstore_client.wire_journal import JournalOp, count_entries, group_ops, skip_entries, split_entries
-
 from kvstore.master import layout
 from kvstore.master.changes import (
     CompactionStored,
@@ -32,12 +28,21 @@ from kvstore.master.effects import (
     Report,
     RequestInventory,
 )
-from kvstore.master.events import CompactionFailed, CompactionWritten, InventoryReceived, JournalReceived
-from kvstore.master.metadata.store import Put
+from kvstore.master.events import (
+    CompactionFailed,
+    CompactionWritten,
+    InventoryReceived,
+    JournalReceived,
+    SpaceMeasured,
+)
+from kvstore.master.metadata.store import Put, SpaceLevel
 from kvstore.master.records import Record, RecordKind
 from kvstore.master.segment_table import CompactionProgress, InventoryProgress, Segment, SegmentTable
+from kvstore_client._native import DirectoryIndex
+from kvstore_client.wire import SegmentState, Status, WireError
+from kvstore_client.wire_journal import JournalOp, count_entries, group_ops, skip_entries, split_entries
 
-RECORD_ENTRIES_MAX = 32_768  # 20 bytes each and a few groups: well under the 1 MiB of a commit
+RECORD_ENTRIES_MAX = 16_384  # at most 36 bytes each (a group of its own): well under the 1 MiB of a commit
 INVENTORY_CHUNKS_MAX = 65_536
 
 
@@ -48,6 +53,9 @@ class LogLimits:
 
     compaction_factor: float = 2.0
     compaction_floor_entries: int = 65_536
+    # The same while the store is tight.
+    tight_compaction_factor: float = 1.1
+    tight_compaction_floor_entries: int = 1024
 
 
 class SegmentLogs:
@@ -55,6 +63,31 @@ class SegmentLogs:
         self._table = table
         self._index = index
         self._limits = limits
+        self.space = SpaceLevel.NORMAL
+
+    # ---- space -----------------------------------------------------------------------------------------------
+
+    def space_measured(self, event: SpaceMeasured) -> list[Effect]:
+        """A tight store has its logs compacted early; a full one takes no journal until there is space again."""
+        old, self.space = self.space, event.level
+        effects: list[Effect] = []
+        if event.level is not old:
+            level = logging.INFO if event.level is SpaceLevel.NORMAL else logging.ERROR
+            effects.append(Report(f"metadata_space_{event.level.name.lower()}", {"why": event.text}, level))
+        for segment in self._table:
+            if event.level is not SpaceLevel.FULL and segment.held_back and segment.session is not None:
+                text = "the metadata store has space again: attach again"
+                effects.append(CloseSession(segment.session, Status.UNAVAILABLE, text))
+            if event.level is not SpaceLevel.NORMAL:
+                effects += self._maybe_compact(segment)
+        return effects
+
+    def _hold_back(self, segment: Segment) -> bool:
+        """Whether what the segment sends is not taken now. It hears nothing of it, and waits."""
+        if self.space is SpaceLevel.FULL:
+            segment.held_back = True
+            segment.inventory = None
+        return segment.held_back
 
     # ---- journal -------------------------------------------------------------------------------------------
 
@@ -64,6 +97,8 @@ class SegmentLogs:
             return []
         if not segment.registered:
             return self._refuse(segment, "a journal batch came before the registration was answered")
+        if self._hold_back(segment):
+            return []
         if segment.awaiting_inventory or segment.inventory is not None:
             return []  # the inventory stands for it
         try:
@@ -117,6 +152,8 @@ class SegmentLogs:
             return []
         if not segment.registered:
             return self._refuse(segment, "an inventory came before the registration was answered")
+        if self._hold_back(segment):
+            return []
         if event.first:
             segment.inventory = InventoryProgress(segment.next_generation, event.last_seq)
             segment.next_generation += 1
@@ -218,7 +255,11 @@ class SegmentLogs:
 
     def _maybe_compact(self, segment: Segment) -> list[Effect]:
         live, _ = self._index.segment_usage(segment.index)
-        bound = live * self._limits.compaction_factor + self._limits.compaction_floor_entries
+        limits = self._limits
+        if self.space is SpaceLevel.NORMAL:
+            bound = live * limits.compaction_factor + limits.compaction_floor_entries
+        else:
+            bound = live * limits.tight_compaction_factor + limits.tight_compaction_floor_entries
         busy = segment.compaction is not None or segment.inventory is not None or segment.awaiting_inventory
         # A damaged log can't be made whole by rewriting it: the inventory will replace it.
         if segment.logged_entries <= bound or busy or segment.damaged:

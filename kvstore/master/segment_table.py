@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kvstore_client.wire import MapRecord, SegmentState
-
 from kvstore.master.layout import SegmentRecord
+from kvstore_client.wire import MapRecord, SegmentState
 
 
 @dataclass(slots=True)
@@ -32,7 +31,6 @@ class Segment:
     """One segment and its memory: a segment that comes back with a new pool id gets a new index and a new
     log."""
 
-    index: int
     segment_id: bytes
     record: SegmentRecord
     log: int
@@ -52,6 +50,9 @@ class Segment:
     awaiting_inventory: bool = False
     inventory: InventoryProgress | None = None
     compaction: CompactionProgress | None = None
+    held_back: bool = (
+        False  # something it sent was not taken because the store is full: it has to attach again
+    )
 
     # Clocks: of the moments that decide.
     heard_at: float = 0.0
@@ -64,6 +65,10 @@ class Segment:
     # As the segment reports.
     used_bytes: int = 0
     object_count: int = 0
+
+    @property
+    def index(self) -> int:
+        return self.record.index
 
     @property
     def serving(self) -> bool:
@@ -110,9 +115,14 @@ class SegmentTable:
 
     def create(self, segment_id: bytes, record: SegmentRecord) -> Segment:
         """A segment with nothing in it; replaces one of the same id, whose index is not used again."""
+        old = self._by_id.get(segment_id)
         self.forget(segment_id)
-        segment = Segment(self.next_index, segment_id, record, self._next_log)
-        self.next_index += 1
+        segment = Segment(segment_id, record, self._next_log)
+        if old is not None:
+            # A compaction of the old log may still be writing chunks of its generation: never use that one
+            # again.
+            segment.next_generation = old.next_generation
+        self.next_index = max(self.next_index, record.index + 1)
         self._next_log += 1
         self._by_id[segment_id] = segment
         return segment
@@ -129,6 +139,7 @@ class SegmentTable:
             del self._by_session[segment.session]
         segment.session = None
         segment.registered = False
+        segment.held_back = False
         segment.awaiting_inventory = False
         segment.inventory = None
 

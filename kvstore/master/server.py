@@ -12,17 +12,22 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from kvstore import __version__
-from kvstore.common.errors import FencedError
+from kvstore.common.errors import FencedError, KvstoreError
 from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
 from kvstore.master.config import MasterSettings
 from kvstore.master.control_service import ControlServer, ControlService
 from kvstore.master.directory import Directory
 from kvstore.master.directory_port import DirectoryPort, PortOptions
+from kvstore.master.ha.replica import Replica
 from kvstore.master.metadata.registry import metadata_store
+from kvstore.master.metadata.replicated import ReplicatedStore
+from kvstore.master.metadata.store import Fence
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.placement import POLICIES
 from kvstore.master.recovery import recover
+from kvstore.master.roles import Roles
+from kvstore.master.state import Recovered
 
 logger = logging.getLogger(__name__)
 
@@ -39,16 +44,19 @@ class MasterServer:
         self.metrics = MasterMetrics()
         self._store = metadata_store(settings.metadata_uri)
         self._http = HttpEndpoint(settings.host, settings.http_port, self.metrics.registry, self._readiness)
-        self._directory: Directory | None = None
+        self._roles = Roles()
+        self._replica: Replica | None = None
         self._port: DirectoryPort | None = None
         self._control: ControlServer | None = None
         self._not_ready = "starting"
         self.failed = asyncio.Event()
+        self._failure: KvstoreError | None = None
 
     @property
     def directory(self) -> Directory:
-        assert self._directory is not None, "not started"
-        return self._directory
+        """Of a master that leads."""
+        assert self._roles.directory is not None, "this master does not lead"
+        return self._roles.directory
 
     @property
     def directory_port(self) -> int:
@@ -78,33 +86,22 @@ class MasterServer:
         await self._http.start()
         self._not_ready = "loading the directory"
         await self._store.open()
-        fence = await self._store.acquire()
-        recovered = await recover(
-            self._store, fence, lambda kind: self.metrics.corrupt_records.labels(kind).inc()
-        )
-        self._directory = Directory(
-            self._store,
-            fence,
-            recovered,
-            settings.limits,
-            POLICIES[settings.placement_policy](random.Random()),
-            self.metrics,
-            run_bytes=settings.placement_run_bytes,
-            on_fenced=self._fenced,
-        )
-        self._directory.start()
-        self.metrics.watch(self._directory.state)
-        service = ControlService(
-            self._directory,
-            self.metrics,
-            token=settings.token_bytes,
-            heartbeat_interval_ms=settings.heartbeat_interval_ms,
-        )
-        self._control = ControlServer(service)
-        await self._control.start(settings.host, settings.control_port)
-        port_options = PortOptions(settings.token_bytes, settings.connections_max)
-        self._port = DirectoryPort(self._directory, self.metrics, port_options)
-        await self._port.start(settings.host, settings.directory_port)
+        if isinstance(self._store, ReplicatedStore):
+            # The ports first: who leads announces where it is reached. Until there is a directory they refuse.
+            await self._open_ports()
+            self._store.announce(f"{settings.advertise_host or settings.host}:{self.control_port}")
+            self._replica = Replica(self._store, self._roles, self.metrics, self._new_directory, self._fail)
+            await self._replica.start()
+        else:
+            fence = await self._store.acquire()
+            recovered = await recover(
+                self._store, fence, lambda kind: self.metrics.corrupt_records.labels(kind).inc()
+            )
+            directory = self._new_directory(fence, recovered)
+            directory.start()
+            self._roles.lead(directory)
+            self.metrics.is_leader.set(1)
+            await self._open_ports()
         self._not_ready = ""
         log_event(
             logger,
@@ -116,37 +113,78 @@ class MasterServer:
             control_port=self.control_port,
             http_port=self.http_port,
             metadata=urlsplit(settings.metadata_uri).scheme,
-            cluster_id=self._directory.state.cluster_id,
-            segments=len(recovered.segments),
-            entries=recovered.index.entry_count,
-            namespaces=len(recovered.namespaces),
+            entries=self._roles.backend.index.entry_count,
         )
 
+    def _new_directory(self, fence: Fence, recovered: Recovered) -> Directory:
+        settings = self._settings
+        directory = Directory(
+            self._store,
+            fence,
+            recovered,
+            settings.limits,
+            POLICIES[settings.placement_policy](random.Random()),
+            self.metrics,
+            run_bytes=settings.placement_run_bytes,
+            on_fenced=self._fenced,
+        )
+        self.metrics.watch(directory.state)
+        return directory
+
+    async def _open_ports(self) -> None:
+        settings = self._settings
+        service = ControlService(
+            self._roles,
+            self.metrics,
+            token=settings.token_bytes,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        )
+        self._control = ControlServer(service)
+        await self._control.start(settings.host, settings.control_port)
+        port_options = PortOptions(settings.token_bytes, settings.connections_max)
+        self._port = DirectoryPort(self._roles, self.metrics, port_options)
+        await self._port.start(settings.host, settings.directory_port)
+
     async def stop(self) -> None:
-        """Stops taking requests, commits what was accepted, closes the store. Idempotent."""
+        """Stops taking requests, commits what was accepted, gives up the leadership, closes the store. Idempotent."""
         self._not_ready = "stopping"
         if self._port is not None:
             await self._port.stop()
         if self._control is not None:
             await self._control.stop()
-        if self._directory is not None:
-            await self._directory.stop()
+        if self._replica is not None:
+            await self._replica.stop()
+        elif self._roles.directory is not None:
+            await self._roles.directory.stop()
         await self._store.close()
         await self._http.stop()
 
     def _readiness(self) -> tuple[bool, str]:
-        return (False, self._not_ready) if self._not_ready else (True, "ready")
+        if self._not_ready:
+            return False, self._not_ready
+        return self._replica.readiness if self._replica is not None else (True, "ready")
 
     def _fenced(self, error: FencedError) -> None:
-        self._not_ready = "another master has taken over"
+        self.metrics.fenced_writes.inc()
         log_event(logger, logging.CRITICAL, "fenced", error=str(error))
+        if self._replica is None:
+            # A store of its own, and yet somebody else writes.
+            self._fail(FencedError("another master has taken over"))
+
+    def _fail(self, failure: KvstoreError) -> None:
+        """Nothing that this process could go on with."""
+        self._not_ready = str(failure)
+        self._failure = failure
         self.failed.set()
 
+    def check(self) -> None:
+        """Raises what has ended this master, once `failed` is set."""
+        if self._failure is not None:
+            raise self._failure
 
-async def run(
-    settings: MasterSettings, on_listening: Callable[[MasterServer], None] | None = None
-) -> None:
-    """Runs a master until SIGTERM or SIGINT. Raises FencedError when another one has taken over.
+
+async def run(settings: MasterSettings, on_listening: Callable[[MasterServer], None] | None = None) -> None:
+    """Runs a master until SIGTERM or SIGINT. Raises KvstoreError when it can't go on.
 
     `on_listening` is called once, when it serves.
     """
@@ -169,5 +207,4 @@ async def run(
                 await wait
         await server.stop()
         log_event(logger, logging.INFO, "master_stopped")
-    if server.failed.is_set():
-        raise FencedError("another master has taken over")
+    server.check()

@@ -10,9 +10,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from kvstore_client._native import DirectoryIndex
-from kvstore_client.wire import MapRecord, SegmentState
-
 from kvstore.master import changes as ch
 from kvstore.master import events as ev
 from kvstore.master.effects import BroadcastMap, Effect, Report
@@ -21,6 +18,8 @@ from kvstore.master.membership import Membership, MembershipLimits
 from kvstore.master.namespaces import Namespaces
 from kvstore.master.segment_logs import LogLimits, SegmentLogs
 from kvstore.master.segment_table import SegmentTable
+from kvstore_client._native import DirectoryIndex
+from kvstore_client.wire import MapRecord, SegmentState
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class DirectoryState:
     """`term` is that of the writer's fence: map epochs of a later master are always higher."""
 
     def __init__(self, now: float, term: int, recovered: Recovered, limits: StateLimits) -> None:
-        self.cluster_id = recovered.cluster.cluster_id
+        self.cluster = recovered.cluster
         self.index = recovered.index
         self.map_epoch = term << 32 | 1
         self.segments = SegmentTable()
@@ -71,7 +70,8 @@ class DirectoryState:
 
     def _recover(self, now: float, known: RecoveredSegment, recovery_s: float) -> None:
         segment = self.segments.create(known.segment_id, known.record)
-        assert segment.index == known.index, "segments are recovered in the order of their indexes"
+        assert segment.index == known.index
+        self.index.set_serving(known.index, True)  # whatever a follower thought of it
         segment.durable_seq = segment.accepted_seq = known.durable_seq
         segment.logged_entries = known.logged_entries
         segment.next_generation = known.next_generation
@@ -83,6 +83,10 @@ class DirectoryState:
         segment.recovering_until = now + recovery_s
         segment.heard_at = now
         segment.fresh_since = float("-inf")
+
+    @property
+    def cluster_id(self) -> bytes:
+        return self.cluster.cluster_id
 
     def segment_map(self) -> list[MapRecord]:
         return [segment.map_record() for segment in self.segments]
@@ -123,6 +127,8 @@ class DirectoryState:
             return self.logs.compaction_written(event)
         if isinstance(event, ev.CompactionFailed):
             return self.logs.compaction_failed(event)
+        if isinstance(event, ev.SpaceMeasured):
+            return self.logs.space_measured(event)
         return self._commit_failed(now, event)
 
     def _heard(self, now: float, session: int) -> list[Effect]:

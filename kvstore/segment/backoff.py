@@ -26,6 +26,10 @@ class Backoff:
         self._ceiling_s = min(ceiling_s * 2, self._delay_s_max)
         return ceiling_s * self._rng.uniform(0.5, 1.0)
 
+    def limit(self, delay_s_max: float) -> None:
+        """There is reason to hope: the next delay is at most this."""
+        self._ceiling_s = max(self._delay_s_min, min(self._ceiling_s, delay_s_max))
+
     def reset(self) -> None:
         """An attempt worked: the next failure begins with the shortest delay."""
         self._ceiling_s = self._delay_s_min

@@ -20,6 +20,10 @@ from kvstore.segment.journal_pump import JournalProtocolError, JournalPump
 
 logger = logging.getLogger(__name__)
 
+# A lease that runs out takes seconds, and puts wait for it: masters that stand by are asked often.
+STANDBY_DELAY_S_MAX = 0.3
+ROLE_METADATA_KEY = "kvstore-role"
+
 _CHANNEL_OPTIONS = (
     # Each channel its own TCP connection: heartbeats must not share one with bulk.
     ("grpc.use_local_subchannel_pool", 1),
@@ -118,6 +122,8 @@ class ControlClient:
                 JournalProtocolError,
             ) as error:
                 reason = _describe(error)
+                if _from_standby(error):
+                    self._backoff.limit(STANDBY_DELAY_S_MAX)
             finally:
                 self._detached()
             if self._leaving.is_set():
@@ -139,14 +145,14 @@ class ControlClient:
                 self._stats,
                 self.heartbeats,
             )
-            beating: asyncio.Task[None] | None = None
+            beating: asyncio.Task[str] | None = None
 
             def on_registered(registered: Any) -> None:
                 nonlocal beating
                 interval_s = max(registered.heartbeat_interval_ms, 50) / 1000
                 beating = asyncio.create_task(heartbeat.run(interval_s), name="heartbeat")
-                # The master has forgotten us (it restarted, or took us for dead): this stream is worth
-                # nothing now.
+                # The master has forgotten us (it restarted, or took us for dead), or it hangs: this stream is
+                # worth nothing now.
                 beating.add_done_callback(lambda task: None if task.cancelled() else streaming.cancel())
                 self._on_registered(master, registered)
 
@@ -162,10 +168,7 @@ class ControlClient:
                     return
                 if beating is None or not beating.done():
                     raise
-                beating.result()
-                raise RegistrationRefused(
-                    "the master no longer knows this segment; attaching again"
-                ) from None
+                raise RegistrationRefused(beating.result()) from None
             finally:
                 self._session = self._streaming = None
                 for task in (streaming, beating):
@@ -200,6 +203,13 @@ class ControlClient:
             await asyncio.wait_for(self._leaving.wait(), self._backoff.next_delay_s())
         except asyncio.TimeoutError:
             return
+
+
+def _from_standby(error: BaseException) -> bool:
+    """Whether a master refused because it does not lead: one that does will be there soon."""
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return False
+    return (ROLE_METADATA_KEY, "standby") in [tuple(entry) for entry in error.trailing_metadata() or ()]
 
 
 def _describe(error: BaseException) -> str:

@@ -15,6 +15,9 @@ from kvstore.v1 import control_pb2_grpc
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_TIMEOUT_S = 1.0
+# So many beats in a row without an answer mean that the master hangs. Nothing else tells: its kernel goes on acknowledging what the
+# stream sends, and gRPC's keep-alive does not end a stream for a stopped process.
+SILENT_BEATS_MAX = 3
 
 
 @dataclass
@@ -28,7 +31,7 @@ class HeartbeatCounters:
 class Heartbeat:
     """Beats for one attachment.
 
-    `run` returns when the master no longer knows the segment, else goes on until cancelled.
+    `run` returns, saying why, when the attachment is worth nothing any more, else goes on until cancelled.
     """
 
     def __init__(
@@ -45,20 +48,26 @@ class Heartbeat:
         self._stats = stats
         self._counters = counters
 
-    async def run(self, interval_s: float) -> None:
+    async def run(self, interval_s: float) -> str:
         """Beats every `interval_s` seconds; an answer that takes longer delays the next beat, never doubles
         it.
         """
         loop = asyncio.get_running_loop()
         due = loop.time()
+        silent = 0
         while True:
-            if not await self._beat():
-                return
+            known = await self._beat()
+            if known is False:
+                return "the master no longer knows this segment; attaching again"
+            silent = 0 if known else silent + 1
+            if silent == SILENT_BEATS_MAX:
+                return f"the master has not answered {silent} heartbeats in a row"
             # From the due time, not from now: a slow answer does not stretch the rhythm.
             due = max(due + interval_s, loop.time())
             await asyncio.sleep(due - loop.time())
 
-    async def _beat(self) -> bool:
+    async def _beat(self) -> bool | None:
+        """Whether the master knows the segment; None when it did not answer."""
         stats = self._stats()
         request = pb.HeartbeatRequest(
             segment_id=self._segment_id,
@@ -74,8 +83,7 @@ class Heartbeat:
         try:
             reply = await self._stub.Heartbeat(request, timeout=HEARTBEAT_TIMEOUT_S)
         except grpc.RpcError as error:
-            # The attach stream decides whether the master is lost; a lost beat is only counted.
             self._counters.failed += 1
             logger.debug("heartbeat not answered: %s", error)
-            return True
+            return None
         return bool(reply.known)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvstore_client._native import DataServer, SegmentStore
 from prometheus_client import CollectorRegistry
 
 from kvstore.common.http_endpoint import HttpEndpoint
@@ -25,6 +24,7 @@ from kvstore.segment.errors import SegmentStartError
 from kvstore.segment.identity import SegmentIdentity, new_pool_id
 from kvstore.segment.metrics import SegmentCollector
 from kvstore.segment.socket_path import default_unix_path, prepare_unix_path
+from kvstore_client._native import DataServer, SegmentStore
 
 logger = logging.getLogger(__name__)
 

@@ -1,9 +1,8 @@
-#include "bindings.hpp"
-
 #include <nanobind/stl/vector.h>
 
 #include <exception>
 
+#include "bindings.hpp"
 #include "kvstore/directory_index.hpp"
 
 namespace nb = nanobind;
@@ -13,7 +12,8 @@ namespace {
 
 PyObject* wire_error_type = nullptr;  // owned by the module
 
-// wire::WireError -> kvstore_client._native.WireError, a ValueError with `status` (docs/protocol.md section 2).
+// wire::WireError -> kvstore_client._native.WireError, a ValueError with `status` (docs/protocol.md section
+// 2).
 void translate_wire_error(const std::exception_ptr& error, void*) {
   try {
     std::rethrow_exception(error);
@@ -110,21 +110,25 @@ void bind_directory(nb::module_& m) {
       .def("begin_inventory", &DirectoryIndex::begin_inventory, nb::arg("segment"), nogil)
       .def("end_inventory", &DirectoryIndex::end_inventory, nb::arg("segment"), nogil)
       .def("set_serving", &DirectoryIndex::set_serving, nb::arg("segment"), nb::arg("serving"), nogil)
-      .def("exists",
-           [](const DirectoryIndex& self, nb::bytes body) {
-             return body_of([&] { return self.exists(body.data(), body.size()); });
-           },
-           nb::arg("body"))
-      .def("lookup",
-           [](const DirectoryIndex& self, nb::bytes body) {
-             return body_of([&] { return self.lookup(body.data(), body.size()); });
-           },
-           nb::arg("body"))
-      .def("place",
-           [](const DirectoryIndex& self, nb::bytes body, const std::vector<uint32_t>& segments, uint64_t run_bytes) {
-             return body_of([&] { return self.place(body.data(), body.size(), segments, run_bytes); });
-           },
-           nb::arg("body"), nb::arg("segments"), nb::arg("run_bytes"))
+      .def(
+          "exists",
+          [](const DirectoryIndex& self, nb::bytes body) {
+            return body_of([&] { return self.exists(body.data(), body.size()); });
+          },
+          nb::arg("body"))
+      .def(
+          "lookup",
+          [](const DirectoryIndex& self, nb::bytes body) {
+            return body_of([&] { return self.lookup(body.data(), body.size()); });
+          },
+          nb::arg("body"))
+      .def(
+          "place",
+          [](const DirectoryIndex& self, nb::bytes body, const std::vector<uint32_t>& segments,
+             uint64_t run_bytes) {
+            return body_of([&] { return self.place(body.data(), body.size(), segments, run_bytes); });
+          },
+          nb::arg("body"), nb::arg("segments"), nb::arg("run_bytes"))
       .def("place_demand", &place_demand, nb::arg("body"))
       .def("snapshot", &snapshot, nb::arg("segment"), nb::arg("entries_max"))
       .def("segment_usage", &segment_usage, nb::arg("segment"))

@@ -1,10 +1,9 @@
-#include "bindings.hpp"
-
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <stdexcept>
 
+#include "bindings.hpp"
 #include "kvstore/digest.hpp"
 #include "kvstore/keys.hpp"
 
@@ -55,8 +54,10 @@ nb::bytes hash_all(const nb::list& keys, Hash&& hash) {
 
 nb::bytes fingerprints_of(nb::bytes ns, uint16_t pool, nb::bytes shards, nb::bytes hashes) {
   if (ns.size() != kNamespaceBytes) throw nb::value_error("a namespace id has 8 bytes");
-  if (shards.size() == 0 || shards.size() % kShardBytes != 0) throw nb::value_error("shards come in 12 bytes each");
-  if (hashes.size() == 0 || hashes.size() % kHashBytes != 0) throw nb::value_error("hashes come in 32 bytes each");
+  if (shards.size() == 0 || shards.size() % kShardBytes != 0)
+    throw nb::value_error("shards come in 12 bytes each");
+  if (hashes.size() == 0 || hashes.size() % kHashBytes != 0)
+    throw nb::value_error("hashes come in 32 bytes each");
   KeyBlock block;
   std::memcpy(block.ns.data(), ns.data(), kNamespaceBytes);
   block.pool = pool;
@@ -79,9 +80,11 @@ nb::bytes namespace_id_of(nb::bytes identity, uint32_t epoch) {
 void bind_keys(nb::module_& m) {
   m.def("crc32c", &crc32c_of, nb::arg("data"));
   m.def("crc32c_implementation", &crc32c_implementation);
-  m.def("string_hashes", [](const nb::list& texts) { return hash_all(texts, string_hash); }, nb::arg("texts"));
+  m.def(
+      "string_hashes", [](const nb::list& texts) { return hash_all(texts, string_hash); }, nb::arg("texts"));
   m.def("hex_hashes", [](const nb::list& keys) { return hash_all(keys, page_hash); }, nb::arg("keys"));
-  m.def("fingerprints", &fingerprints_of, nb::arg("ns"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"));
+  m.def("fingerprints", &fingerprints_of, nb::arg("ns"), nb::arg("pool"), nb::arg("shards"),
+        nb::arg("hashes"));
   m.def("namespace_id", &namespace_id_of, nb::arg("identity"), nb::arg("epoch"));
 }
 

@@ -1,7 +1,8 @@
 #include "bindings.hpp"
 
 NB_MODULE(_native, m) {
-  m.doc() = "Native core of kvstore: see client/kvstore_client/_native.pyi for the contract of every function.";
+  m.doc() =
+      "Native core of kvstore: see client/kvstore_client/_native.pyi for the contract of every function.";
   kvstore::bind_keys(m);
   kvstore::bind_segment(m);
   kvstore::bind_directory(m);

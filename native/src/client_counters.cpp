@@ -18,6 +18,7 @@ const char* ClientCounters::name(Counter counter) {
       "put_failures",
       "put_bytes",
       "put_exists",
+      "put_conflicts",
       "exists_calls",
       "exists_keys",
       "exists_hits",

@@ -37,8 +37,9 @@ uint32_t table_raw(uint32_t crc, const uint8_t* p, size_t n) {
     uint64_t v;
     std::memcpy(&v, p, 8);
     v ^= crc;
-    crc = kTable[7][v & 0xFF] ^ kTable[6][(v >> 8) & 0xFF] ^ kTable[5][(v >> 16) & 0xFF] ^ kTable[4][(v >> 24) & 0xFF] ^
-          kTable[3][(v >> 32) & 0xFF] ^ kTable[2][(v >> 40) & 0xFF] ^ kTable[1][(v >> 48) & 0xFF] ^ kTable[0][v >> 56];
+    crc = kTable[7][v & 0xFF] ^ kTable[6][(v >> 8) & 0xFF] ^ kTable[5][(v >> 16) & 0xFF] ^
+          kTable[4][(v >> 24) & 0xFF] ^ kTable[3][(v >> 32) & 0xFF] ^ kTable[2][(v >> 40) & 0xFF] ^
+          kTable[1][(v >> 48) & 0xFF] ^ kTable[0][v >> 56];
     p += 8, n -= 8;
   }
   while (n-- > 0) crc = (crc >> 8) ^ kTable[0][(crc ^ *p++) & 0xFF];

@@ -62,7 +62,8 @@ Fingerprint DirectoryIndex::fingerprint_at(const uint8_t* fingerprints, size_t i
   return f;
 }
 
-// ---- memory ------------------------------------------------------------------------------------------------------
+// ---- memory
+// ------------------------------------------------------------------------------------------------------
 
 DirectoryIndex::Segment& DirectoryIndex::segment_at(uint32_t segment) {
   if (segment >= kSegmentsMax)
@@ -126,7 +127,8 @@ void DirectoryIndex::grow_table(size_t capacity) {
   mask_ = mask;
 }
 
-// ---- table -------------------------------------------------------------------------------------------------------
+// ---- table
+// -------------------------------------------------------------------------------------------------------
 
 size_t DirectoryIndex::find_slot(const Fingerprint& f, uint32_t tag) const {
   size_t i = tag & mask_;
@@ -230,7 +232,8 @@ void DirectoryIndex::remove_node(uint32_t target) {
   unlink(slot, before, target);
 }
 
-// ---- changes -----------------------------------------------------------------------------------------------------
+// ---- changes
+// -----------------------------------------------------------------------------------------------------
 
 std::vector<DirectoryIndex::Group> DirectoryIndex::parse_groups(const void* groups, size_t bytes) {
   std::vector<Group> parsed;
@@ -240,7 +243,8 @@ std::vector<DirectoryIndex::Group> DirectoryIndex::parse_groups(const void* grou
     Group group;
     const uint8_t op = reader.u8("op");
     if (op != kOpAdd && op != kOpRemove)
-      throw wire::WireError(wire::Status::kBadRequest, "journal op " + std::to_string(op) + " is neither ADD nor REMOVE");
+      throw wire::WireError(wire::Status::kBadRequest,
+                            "journal op " + std::to_string(op) + " is neither ADD nor REMOVE");
     group.add = op == kOpAdd;
     reader.bytes(3, "reserved");
     group.count = reader.u32("count");
@@ -300,7 +304,8 @@ uint64_t DirectoryIndex::drop_segment(uint32_t segment, uint64_t entries_max) {
 
 void DirectoryIndex::begin_inventory(uint32_t segment) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  // Entries that an abandoned inventory marked must start unmarked again, so give all of them the mark of now.
+  // Entries that an abandoned inventory marked must start unmarked again, so give all of them the mark of
+  // now.
   Segment& owner = segment_at(segment);
   for (uint32_t i = owner.head; i != kNil; i = node(i).segment_next)
     node(i).ns_mark = (node(i).ns_mark & ~kMarkBit) | owner.mark;
@@ -324,7 +329,8 @@ void DirectoryIndex::set_serving(uint32_t segment, bool serving) {
   segment_at(segment).serving = serving;
 }
 
-// ---- queries -----------------------------------------------------------------------------------------------------
+// ---- queries
+// -----------------------------------------------------------------------------------------------------
 
 const DirectoryIndex::Node* DirectoryIndex::first_serving(size_t slot) const {
   for (uint32_t i = slots_[slot].head; i != kNil; i = node(i).chain_next)
@@ -388,7 +394,8 @@ wire::Writer DirectoryIndex::lookup(const void* body, size_t bytes) const {
     }
     lengths[i] = found->length;
     uint32_t filled = 0;
-    // Holders that disagree on the length can't hold the same object: the reader gets those that agree with the first.
+    // Holders that disagree on the length can't hold the same object: the reader gets those that agree with
+    // the first.
     for (const Node* n = found; filled < replicas; n = &node(n->chain_next)) {
       if (n->length == found->length && segments_[n->segment].serving)
         out[size_t{filled++} * count + i] = n->segment;
@@ -410,7 +417,7 @@ wire::Writer DirectoryIndex::place(const void* body, size_t bytes, const std::ve
     const std::lock_guard<std::mutex> lock(mutex_);
     probe(request.fingerprints, request.count, [&](uint32_t i, const Node* found) {
       if (found != nullptr) {
-        out[i] = wire::kAlreadyThere;
+        out[i] = found->length == u32_at(request.lengths, i) ? wire::kAlreadyThere : wire::kOtherLength;
         return;
       }
       if (segments.empty()) return;
@@ -453,7 +460,8 @@ std::vector<wire::Writer> DirectoryIndex::snapshot(uint32_t segment, uint32_t en
       for (to = from; to < entries.size() && ns_of(entries[to]) == ns_of(entries[from]);) ++to;
       chunk.u8(kOpAdd).zeros(3).u32(static_cast<uint32_t>(to - from));
       chunk.raw(namespaces_[ns_of(entries[from])].id.data(), kNamespaceBytes);
-      for (size_t i = from; i < to; ++i) chunk.u64(entries[i]->fingerprint.lo).u64(entries[i]->fingerprint.hi);
+      for (size_t i = from; i < to; ++i)
+        chunk.u64(entries[i]->fingerprint.lo).u64(entries[i]->fingerprint.hi);
       for (size_t i = from; i < to; ++i) chunk.u32(entries[i]->length);
     }
     chunks.push_back(std::move(chunk));

@@ -1,6 +1,6 @@
 #include "kvstore/journal.hpp"
 
-#include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +10,15 @@
 #include <system_error>
 
 namespace kvstore {
+namespace {
+
+// How long an entry that nobody waits for may lie: long enough for the next runs of its batch to join it,
+// short beside anything that a reader of the directory would notice.
+constexpr long kSoonNs = 3'000'000;
+// So many entries are worth a message of their own whoever waits.
+constexpr uint64_t kEagerEntries = 4096;
+
+}  // namespace
 
 void write_journal_groups(const JournalEntry* entries, size_t count, std::vector<uint8_t>& out) {
   const auto raw = [&out](const void* data, size_t n) {
@@ -32,21 +41,29 @@ void write_journal_groups(const JournalEntry* entries, size_t count, std::vector
 }
 
 Journal::Journal(size_t entries_max) : entries_max_(std::max<size_t>(entries_max, 1)) {
-  event_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (event_fd_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd for the journal");
+  timer_fd_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+  if (timer_fd_ < 0) throw std::system_error(errno, std::generic_category(), "timerfd for the journal");
 }
 
-Journal::~Journal() { ::close(event_fd_); }
+Journal::~Journal() { ::close(timer_fd_); }
 
-void Journal::signal_if_pending() {
-  const bool pending = next_out_ <= last_locked();
-  if (pending == signalled_) return;
-  uint64_t count = 1;
-  // The counter stays at 0 or 1, so neither call can block; a failure would only be a spurious or late
-  // wake-up.
-  const ssize_t done =
-      pending ? ::write(event_fd_, &count, sizeof(count)) : ::read(event_fd_, &count, sizeof(count));
-  if (done == static_cast<ssize_t>(sizeof(count))) signalled_ = pending;
+void Journal::set_alarm(Alarm wanted) {
+  if (wanted == alarm_) return;
+  itimerspec when{};  // all zero: off, and what has fired is forgotten
+  if (wanted == Alarm::kSoon) when.it_value.tv_nsec = kSoonNs;
+  if (wanted == Alarm::kNow) when.it_value.tv_nsec = 1;
+  // Can't fail with a valid descriptor and valid times; were it to, the next change would try again.
+  if (::timerfd_settime(timer_fd_, 0, &when, nullptr) == 0) alarm_ = wanted;
+}
+
+void Journal::update_alarm() {
+  const uint64_t last = last_locked();
+  if (next_out_ > last) return set_alarm(Alarm::kOff);
+  const bool urgent = waited_for_ >= next_out_ || last + 1 - next_out_ >= kEagerEntries;
+  if (urgent)
+    set_alarm(Alarm::kNow);
+  else if (alarm_ == Alarm::kOff)
+    set_alarm(Alarm::kSoon);
 }
 
 uint64_t Journal::append(const std::vector<JournalEntry>& entries) {
@@ -61,7 +78,7 @@ uint64_t Journal::append(const std::vector<JournalEntry>& entries) {
     first_kept_ += drop;
     next_out_ = std::max(next_out_, first_kept_);
   }
-  signal_if_pending();
+  update_alarm();
   return first;
 }
 
@@ -94,7 +111,8 @@ std::optional<Journal::Batch> Journal::drain(size_t entries_max) {
       batch.last_seq = next_out_ + count - 1;
       next_out_ += count;
     }
-    signal_if_pending();
+    update_alarm();
+    if (next_out_ <= last) set_alarm(Alarm::kNow);  // the batch was full: the rest is due too
   }
   if (taken.empty()) return std::nullopt;
   write_journal_groups(taken.data(), taken.size(), batch.groups);
@@ -114,7 +132,7 @@ void Journal::ack(uint64_t seq) {
       first_kept_ = seq + 1;
     }
     next_out_ = std::max(next_out_, seq + 1);
-    signal_if_pending();
+    update_alarm();
   }
   acked_changed_.notify_all();
 }
@@ -123,20 +141,22 @@ bool Journal::rewind(uint64_t seq) {
   const std::lock_guard lock(mutex_);
   if (seq + 1 < first_kept_ || seq > last_locked()) return false;
   next_out_ = seq + 1;
-  signal_if_pending();
+  update_alarm();
   return true;
 }
 
 uint64_t Journal::skip_to_end() {
   const std::lock_guard lock(mutex_);
   next_out_ = last_locked() + 1;
-  signal_if_pending();
+  update_alarm();
   return last_locked();
 }
 
 bool Journal::wait_acked(uint64_t seq, Clock::time_point deadline, const std::atomic<bool>& cancelled) {
   if (acked_seq() >= seq) return true;
   std::unique_lock lock(mutex_);
+  waited_for_ = std::max(waited_for_, std::min(seq, last_locked()));
+  update_alarm();
   acked_changed_.wait_until(lock, deadline, [&] { return acked_seq() >= seq || cancelled.load(); });
   return acked_seq() >= seq;
 }

@@ -70,7 +70,8 @@ std::vector<Fingerprint> KeyBlock::fingerprints() const {
   std::vector<Fingerprint> out(entry_count());
   size_t at = 0;
   for (uint32_t k = 0; k < key_count; ++k)
-    for (uint32_t s = 0; s < shard_count; ++s) out[at++] = fingerprint(salts[s], hashes + size_t{k} * kHashBytes);
+    for (uint32_t s = 0; s < shard_count; ++s)
+      out[at++] = fingerprint(salts[s], hashes + size_t{k} * kHashBytes);
   return out;
 }
 

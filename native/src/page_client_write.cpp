@@ -51,13 +51,15 @@ void PageClient::put(int handle, const CallKeys& keys, const Pieces& memory, con
   in_namespace(*guard.core(), handle, call,
                [&] { return put_entries(*guard.core(), call, memory, options); });
   count_call(counters_, kPutCounters, statuses, keys.entry_count());
-  uint64_t bytes = 0, there = 0;
+  uint64_t bytes = 0, there = 0, conflicts = 0;
   for (uint32_t i = 0; i < keys.entry_count(); ++i) {
     if (call.status(i) == Status::kOk) bytes += memory.entry_bytes(i);
     there += call.status(i) == Status::kExists;
+    conflicts += call.status(i) == Status::kConflict;
   }
   counters_.add(Counter::kPutBytes, bytes);
   counters_.add(Counter::kPutExists, there);
+  counters_.add(Counter::kPutConflicts, conflicts);
 }
 
 bool PageClient::put_entries(Core& core, Call& call, const Pieces& memory, const PutOptions& options) {
@@ -91,6 +93,10 @@ bool PageClient::put_entries(Core& core, Call& call, const Pieces& memory, const
       uint32_t segment = placed[i];
       if (segment == wire::kAlreadyThere) {
         call.set(pending[i], Status::kExists);
+        continue;
+      }
+      if (segment == wire::kOtherLength) {
+        call.set(pending[i], Status::kConflict);
         continue;
       }
       if (segment == wire::kNoSegment) {

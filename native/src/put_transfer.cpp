@@ -62,8 +62,7 @@ PutTransfer::PutTransfer(SegmentStore& store, const PutRequest& put, const std::
     : store_(store),
       put_(put),
       cancelled_(cancelled),
-      space_deadline_(SegmentStore::Clock::now() +
-                      std::chrono::milliseconds(std::min(put.commit_timeout_ms, kCommitTimeoutMsMax))),
+      wait_left_(std::chrono::milliseconds(std::min(put.commit_timeout_ms, kCommitTimeoutMsMax))),
       writes_(put.entry_count()) {}
 
 PutTransfer::~PutTransfer() { store_.abandon_writes(writes_); }
@@ -74,13 +73,17 @@ uint32_t PutTransfer::reserve_window(uint32_t first) {
   for (uint64_t bytes = 0; end < n && end - first < kWindowEntries && (end == first || bytes < kWindowBytes);
        ++end)
     bytes += put_.length(end);
-  store_.reserve_writes(put_, first, end - first, space_deadline_, cancelled_, writes_);
+  // Only waiting counts: a slow transfer does not use up what its later windows may wait.
+  const auto started = SegmentStore::Clock::now();
+  store_.reserve_writes(put_, first, end - first, started + wait_left_, cancelled_, writes_);
+  wait_left_ =
+      std::max(wait_left_ - (SegmentStore::Clock::now() - started), SegmentStore::Clock::duration::zero());
   return end;
 }
 
 void PutTransfer::receive(ServerSocket& socket) {
   const uint32_t n = put_.entry_count();
-  const auto deadline = transfer_deadline(put_.total_bytes) + (space_deadline_ - SegmentStore::Clock::now());
+  const auto deadline = transfer_deadline(put_.total_bytes) + wait_left_;
   for (uint32_t first = 0; first < n;) {
     const uint32_t end = reserve_window(first);
     receive_window(socket, first, end, deadline);

@@ -272,6 +272,10 @@ void ServerSession::on_pull(wire::Reader& body) {
   const PullPieces pieces = read_pull_pieces(body, put);
   PutTransfer transfer(store_, put, context_.stopping);
   transfer.pull(buffers_, pieces);
+  // A writer whose deadline has passed closes its connection before it lets anybody touch its memory again. While
+  // it is open after the last byte was copied, the copy is of what the writer meant; otherwise nobody knows.
+  if (socket_.peer_has_closed())
+    throw ConnectionEnded("the writer gave up while its memory was being copied");
   const uint64_t seq = transfer.seal();
   const bool durable = committed(put.ack_committed, seq, put.commit_timeout_ms);
   reply_statuses(durable ? Status::kOk : Status::kNotCommitted, transfer.statuses());

@@ -177,6 +177,11 @@ void ServerSocket::write(std::vector<iovec>& vectors, Clock::time_point deadline
   }
 }
 
+bool ServerSocket::peer_has_closed() const {
+  pollfd item{fd_, POLLRDHUP, 0};
+  return ::poll(&item, 1, 0) > 0 && (item.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
 int ServerSocket::take_descriptor() {
   if (descriptors_.empty()) return -1;
   const int fd = descriptors_.front();

@@ -13,8 +13,8 @@ Header decode_header(const uint8_t in[kHeaderBytes]) {
   std::memcpy(&h.payload_bytes, in + 16, 8);
   if (h.magic != kMagic) throw WireError(Status::kBadRequest, "not a kvstore frame (bad magic)");
   if (h.body_bytes > kBodyBytesMax)
-    throw WireError(Status::kTooLarge, "body of " + std::to_string(h.body_bytes) + " bytes is over the cap of " +
-                                           std::to_string(kBodyBytesMax));
+    throw WireError(Status::kTooLarge, "body of " + std::to_string(h.body_bytes) +
+                                           " bytes is over the cap of " + std::to_string(kBodyBytesMax));
   if (h.payload_bytes > kPayloadBytesMax)
     throw WireError(Status::kTooLarge, "payload of " + std::to_string(h.payload_bytes) +
                                            " bytes is over the cap of " + std::to_string(kPayloadBytesMax));
@@ -22,8 +22,9 @@ Header decode_header(const uint8_t in[kHeaderBytes]) {
 }
 
 void Reader::short_body(size_t wanted, const char* field) const {
-  throw WireError(Status::kBadRequest, std::string("body too short for ") + field + ": " + std::to_string(wanted) +
-                                           " bytes wanted, " + std::to_string(left_) + " left");
+  throw WireError(Status::kBadRequest, std::string("body too short for ") + field + ": " +
+                                           std::to_string(wanted) + " bytes wanted, " +
+                                           std::to_string(left_) + " left");
 }
 
 ReplyPrefix read_reply_prefix(Reader& reader) {
@@ -37,11 +38,24 @@ ReplyPrefix read_reply_prefix(Reader& reader) {
 }
 
 const char* status_name(Status status) {
-  static const char* const kNames[] = {"OK",           "MISS",         "EXISTS",      "NO_SPACE",
-                                       "CONFLICT",     "DIGEST_MISMATCH", "NOT_COMMITTED", "STALE_NAMESPACE",
-                                       "TIMEOUT",      "UNAVAILABLE",  "BAD_REQUEST", "UNSUPPORTED_VERSION",
-                                       "UNAUTHORIZED", "TOO_LARGE",    "LENGTH_MISMATCH", "INTERNAL",
-                                       "NOT_LEADER",   "WRONG_PEER"};
+  static const char* const kNames[] = {"OK",
+                                       "MISS",
+                                       "EXISTS",
+                                       "NO_SPACE",
+                                       "CONFLICT",
+                                       "DIGEST_MISMATCH",
+                                       "NOT_COMMITTED",
+                                       "STALE_NAMESPACE",
+                                       "TIMEOUT",
+                                       "UNAVAILABLE",
+                                       "BAD_REQUEST",
+                                       "UNSUPPORTED_VERSION",
+                                       "UNAUTHORIZED",
+                                       "TOO_LARGE",
+                                       "LENGTH_MISMATCH",
+                                       "INTERNAL",
+                                       "NOT_LEADER",
+                                       "WRONG_PEER"};
   const auto i = static_cast<size_t>(status);
   return i < sizeof(kNames) / sizeof(kNames[0]) ? kNames[i] : "UNKNOWN";
 }

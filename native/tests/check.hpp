@@ -54,32 +54,33 @@ inline int run_all() {
 
 }  // namespace kvstore::testing
 
-#define TEST(name)                                                                   \
-  static void test_##name();                                                         \
-  static const ::kvstore::testing::Register register_##name(#name, test_##name);     \
+#define TEST(name)                                                               \
+  static void test_##name();                                                     \
+  static const ::kvstore::testing::Register register_##name(#name, test_##name); \
   static void test_##name()
-#define CHECK(condition)                                                             \
-  do {                                                                               \
-    if (!(condition)) ::kvstore::testing::fail(__FILE__, __LINE__, #condition);      \
+#define CHECK(condition)                                                        \
+  do {                                                                          \
+    if (!(condition)) ::kvstore::testing::fail(__FILE__, __LINE__, #condition); \
   } while (0)
-#define CHECK_EQ(a, b)                                                               \
-  do {                                                                               \
-    const auto& check_a = (a);                                                       \
-    const auto& check_b = (b);                                                       \
-    if (!(check_a == check_b))                                                       \
-      ::kvstore::testing::fail(__FILE__, __LINE__,                                   \
+#define CHECK_EQ(a, b)                                                                                       \
+  do {                                                                                                       \
+    const auto check_a = (a); /* a copy: it may come out of a temporary */                                   \
+    const auto check_b = (b);                                                                                \
+    if (!(check_a == check_b))                                                                               \
+      ::kvstore::testing::fail(__FILE__, __LINE__,                                                           \
                                std::string(#a " == " #b ": ") + ::kvstore::testing::show(check_a) + " vs " + \
-                                   ::kvstore::testing::show(check_b));               \
+                                   ::kvstore::testing::show(check_b));                                       \
   } while (0)
-#define CHECK_THROWS(expression, Exception)                                          \
-  do {                                                                               \
-    bool check_thrown = false;                                                       \
-    try {                                                                            \
-      (void)(expression);                                                            \
-    } catch (const Exception&) {                                                     \
-      check_thrown = true;                                                           \
-    }                                                                                \
-    if (!check_thrown) ::kvstore::testing::fail(__FILE__, __LINE__, #expression " should throw " #Exception); \
+#define CHECK_THROWS(expression, Exception)                                                  \
+  do {                                                                                       \
+    bool check_thrown = false;                                                               \
+    try {                                                                                    \
+      (void)(expression);                                                                    \
+    } catch (const Exception&) {                                                             \
+      check_thrown = true;                                                                   \
+    }                                                                                        \
+    if (!check_thrown)                                                                       \
+      ::kvstore::testing::fail(__FILE__, __LINE__, #expression " should throw " #Exception); \
   } while (0)
 #define TEST_MAIN() \
   int main() { return ::kvstore::testing::run_all(); }

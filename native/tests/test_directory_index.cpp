@@ -1,5 +1,3 @@
-#include "kvstore/directory_index.hpp"
-
 #include <atomic>
 #include <map>
 #include <random>
@@ -7,6 +5,7 @@
 #include <thread>
 
 #include "check.hpp"
+#include "kvstore/directory_index.hpp"
 
 using namespace kvstore;
 
@@ -37,7 +36,8 @@ DirectoryIndex::Applied apply(DirectoryIndex& index, uint32_t segment, uint8_t o
   return index.apply(segment, out.data(), out.size());
 }
 
-wire::Writer body(uint32_t word, const std::vector<Fingerprint>& fps, const std::vector<uint32_t>* lengths = nullptr) {
+wire::Writer body(uint32_t word, const std::vector<Fingerprint>& fps,
+                  const std::vector<uint32_t>* lengths = nullptr) {
   wire::Writer out;
   out.zeros(8).u32(static_cast<uint32_t>(fps.size())).u32(word);
   if (lengths != nullptr)
@@ -88,7 +88,8 @@ struct Model {
   DirectoryIndex::Usage usage(uint32_t segment) const {
     DirectoryIndex::Usage u;
     for (const auto& [f, holders] : entries)
-      if (const auto it = holders.find(segment); it != holders.end()) ++u.entries, u.bytes += it->second.first;
+      if (const auto it = holders.find(segment); it != holders.end())
+        ++u.entries, u.bytes += it->second.first;
     return u;
   }
   bool served(const Fingerprint& f) const {
@@ -270,7 +271,8 @@ TEST(place_stripes_the_absent_in_runs) {
   DirectoryIndex index;
   apply(index, 3, kAdd, ns_of(1), {{fp_of(1), 100}});
   const std::vector<uint32_t> lengths(6, 100);
-  const wire::Writer request = body(0, {fp_of(1), fp_of(2), fp_of(4), fp_of(5), fp_of(7), fp_of(8)}, &lengths);
+  const wire::Writer request =
+      body(0, {fp_of(1), fp_of(2), fp_of(4), fp_of(5), fp_of(7), fp_of(8)}, &lengths);
   const auto placed = [&](const std::vector<uint32_t>& segments) {
     const wire::Writer reply = index.place(request.data(), request.size(), segments, 200);
     wire::Reader reader(reply.data(), reply.size());
@@ -280,8 +282,14 @@ TEST(place_stripes_the_absent_in_runs) {
     return out;
   };
   CHECK(placed({7, 9}) == (std::vector<uint32_t>{wire::kAlreadyThere, 7, 7, 9, 9, 7}));
-  CHECK(placed({}) == (std::vector<uint32_t>{wire::kAlreadyThere, wire::kNoSegment, wire::kNoSegment, wire::kNoSegment,
-                                             wire::kNoSegment, wire::kNoSegment}));
+  CHECK(placed({}) == (std::vector<uint32_t>{wire::kAlreadyThere, wire::kNoSegment, wire::kNoSegment,
+                                             wire::kNoSegment, wire::kNoSegment, wire::kNoSegment}));
+  const std::vector<uint32_t> other(1, 101);
+  const wire::Writer disagreeing = body(0, {fp_of(1)}, &other);
+  const wire::Writer refused = index.place(disagreeing.data(), disagreeing.size(), {7, 9}, 200);
+  wire::Reader answer(refused.data(), refused.size());
+  answer.bytes(8, "count and reserved");
+  CHECK_EQ(answer.u32("segment"), wire::kOtherLength);
   const auto demand = index.place_demand(request.data(), request.size());
   CHECK_EQ(demand.entries, uint64_t{5});
   CHECK_EQ(demand.bytes, uint64_t{500});
@@ -310,7 +318,8 @@ TEST(an_inventory_removes_what_it_does_not_name) {
     apply(index, 0, kAdd, ns_of(1), {{fp_of(5), 5}});
     CHECK_EQ(index.end_inventory(0), uint64_t(round == 1 ? 2 : 0));
   }
-  CHECK(exists(index, {fp_of(1), fp_of(2), fp_of(4), fp_of(5)}) == (std::vector<bool>{true, true, false, true}));
+  CHECK(exists(index, {fp_of(1), fp_of(2), fp_of(4), fp_of(5)}) ==
+        (std::vector<bool>{true, true, false, true}));
   CHECK(index.find(fp_of(2))->segments == std::vector<uint32_t>{1});
 }
 

@@ -15,7 +15,10 @@ static std::string hex(const uint8_t* p, size_t n) {
 
 // FIPS 180-4 example values.
 TEST(sha256_known_values) {
-  auto of = [](std::string_view s) { auto d = sha256({s}); return hex(d.data(), d.size()); };
+  auto of = [](std::string_view s) {
+    auto d = sha256({s});
+    return hex(d.data(), d.size());
+  };
   CHECK_EQ(of(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   CHECK_EQ(of("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   CHECK_EQ(of("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),

@@ -1,11 +1,10 @@
 // The C++ codec against the golden vectors that the Python codec is tested against too (tests/vectors/).
-#include "kvstore/wire.hpp"
-
 #include <fstream>
 #include <sstream>
 
 #include "check.hpp"
 #include "kvstore/keys.hpp"
+#include "kvstore/wire.hpp"
 
 using namespace kvstore;
 
@@ -31,8 +30,8 @@ std::vector<Vector> vectors() {
     std::istringstream words(line);
     Vector v;
     std::string hex;
-    words >> v.name >> v.kind >> v.op >> v.flags >> v.request_id >> v.body_bytes >> v.payload_bytes >> v.status >>
-        v.map_epoch >> v.text_bytes >> hex;
+    words >> v.name >> v.kind >> v.op >> v.flags >> v.request_id >> v.body_bytes >> v.payload_bytes >>
+        v.status >> v.map_epoch >> v.text_bytes >> hex;
     for (size_t i = 0; i + 1 < hex.size(); i += 2)
       v.frame.push_back(static_cast<uint8_t>(std::stoul(hex.substr(i, 2), nullptr, 16)));
     all.push_back(v);

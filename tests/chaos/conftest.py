@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from kvstore_client import Client
 from support.processes import Cluster
 from support.tcp_proxy import TcpProxy

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
 from kvstore_client import Client
 from support import pages
 from support.processes import Cluster, ServerProcess, segment_metrics

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from kvstore_client import Client
+from support import pages
 from support.processes import Cluster
 from support.verify import assert_all_readable
 from support.waiting import wait_until
@@ -33,7 +34,7 @@ def test_a_killed_master_loses_nothing_that_was_acked_and_service_resumes_unatte
     assert_all_readable(connect().namespace("chaos"), acked)
 
 
-def test_reads_of_known_pages_go_on_while_the_master_is_dead(
+def test_pages_that_a_client_has_pinned_are_read_while_the_master_is_dead(
     cluster: Cluster, start_worker: Callable[..., Worker], connect: Callable[..., Client]
 ) -> None:
     cluster.start_segment()
@@ -41,10 +42,11 @@ def test_reads_of_known_pages_go_on_while_the_master_is_dead(
     wait_until(lambda: len(worker.acked) == 32, "the pages are stored")
     assert_unharmed(worker.finish())
     namespace = connect().namespace("chaos")
-    assert namespace.batch_exists(worker.acked) == [True] * 32
+    assert namespace.batch_exists(worker.acked, pin_ms=30_000) == [True] * 32
     cluster.master.kill()
-    values = namespace.batch_get(worker.acked)
-    assert all(value is not None for value in values)
+    memory = [bytearray(pages.PAGE_BYTES) for _ in worker.acked]
+    assert namespace.batch_get_into(worker.acked, memory) == [True] * 32
+    assert [pages.fault(key, page) for key, page in zip(worker.acked, memory, strict=True)] == [""] * 32
 
 
 def test_a_hung_master_costs_no_call_more_than_its_deadline_and_is_used_again_when_it_goes_on(

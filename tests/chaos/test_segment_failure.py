@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+
 from kvstore_client import Client
 from support import pages
 from support.processes import Cluster

@@ -13,9 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from kvstore_client import Client, ConfigError, Identity, Namespace, Shard, SharedBuffer
-from support.flipping_proxy import FlippingProxy
-from support.store_processes import StoreProcesses
+from support.processes import Cluster
+from support.running_cluster import paused, running_cluster
+from support.tcp_proxy import TO_CLIENT, TcpProxy
+from support.waiting import wait_until
 
 IDENTITY = Identity(
     model="acme/model",
@@ -33,13 +36,13 @@ GRACE_S = 0.5
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcesses]:
-    with StoreProcesses(tmp_path_factory.mktemp("store")) as processes:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("store")) as processes:
         yield processes
 
 
 @pytest.fixture(params=["tcp", "same_host"])
-def client(request: pytest.FixtureRequest, store: StoreProcesses) -> Iterator[Client]:
+def client(request: pytest.FixtureRequest, store: Cluster) -> Iterator[Client]:
     transport = {request.param: True, ({"tcp", "same_host"} - {request.param}).pop(): False}
     with Client(store.masters, deadline_ms=5000, **transport) as opened:
         yield opened
@@ -72,7 +75,7 @@ def test_a_key_is_written_once(space: Namespace) -> None:
     assert space.put("key", b"first")
     assert space.put("key", b"other"), "already there counts as stored"
     assert space.get("key") == b"first"
-    assert not space.put("key", b"another length"), "other bytes under the same key are refused"
+    assert not space.put("key", b"another length"), "a conflict: it can't be the same object"
     assert space.get("key") == b"first"
 
 
@@ -173,7 +176,7 @@ def test_namespaces_do_not_see_each_other(client: Client) -> None:
     assert second.get("key") is None
 
 
-def test_clearing_a_namespace_hides_it_from_every_client(client: Client, store: StoreProcesses) -> None:
+def test_clearing_a_namespace_hides_it_from_every_client(client: Client, store: Cluster) -> None:
     name = f"cleared-{os.urandom(4).hex()}"
     with Client(store.masters, deadline_ms=5000) as other:
         mine, theirs = client.namespace(name), other.namespace(name)
@@ -183,7 +186,7 @@ def test_clearing_a_namespace_hides_it_from_every_client(client: Client, store: 
         assert mine.clear()
         assert mine.namespace_id != before
         assert mine.get("key") is None
-        wait_until(lambda: theirs.get("key") is None, "another client still reads what was cleared")
+        wait_until(lambda: theirs.get("key") is None, "the clear reaches another client")
         assert mine.put("key", b"new and longer")
         assert theirs.get("key") == b"new and longer"
 
@@ -206,7 +209,7 @@ def test_threads_share_one_client(space: Namespace) -> None:
     assert not failures
 
 
-def test_an_identity_names_the_same_namespace_in_every_client(client: Client, store: StoreProcesses) -> None:
+def test_an_identity_names_the_same_namespace_in_every_client(client: Client, store: Cluster) -> None:
     key = os.urandom(32)
     assert client.namespace(IDENTITY).pages().put(key, b"page")
     with Client(store.masters, deadline_ms=5000) as other:
@@ -224,7 +227,6 @@ def test_stats_name_the_namespace_and_count(space: Namespace) -> None:
 
 
 # ---- nothing raises
-# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -240,6 +242,7 @@ def test_stats_name_the_namespace_and_count(space: Namespace) -> None:
         (["a"], [memoryview(b"abcdef")[::2]]),
         (["a"], None),
         (None, [b"x"]),
+        ("abc", [b"x", b"y", b"z"]),
     ],
 )
 def test_bad_arguments_are_answered_as_failures_and_counted(
@@ -301,7 +304,7 @@ def test_an_unreachable_store_is_an_empty_store() -> None:
         assert time.monotonic() - started < len(NOTHING) * (0.2 + GRACE_S)
 
 
-def test_a_closed_client_answers_as_an_empty_store(store: StoreProcesses) -> None:
+def test_a_closed_client_answers_as_an_empty_store(store: Cluster) -> None:
     client = Client(store.masters)
     space = client.namespace("n")
     assert space.put("a", b"x")
@@ -311,17 +314,16 @@ def test_a_closed_client_answers_as_an_empty_store(store: StoreProcesses) -> Non
 
 
 def test_a_hung_store_costs_each_call_its_deadline_at_most(tmp_path: Path) -> None:
-    with StoreProcesses(tmp_path) as store, Client(store.masters, deadline_ms=300) as client:
+    with running_cluster(tmp_path) as store, Client(store.masters, deadline_ms=300) as client:
         space = client.namespace("n")
         assert space.put("a", b"x", deadline_ms=5000)
-        assert store.segment is not None
-        with store.segment.frozen(), store.master.frozen():
+        with paused(store.segments["segment"], store.master):
             for _ in range(5):
                 started = time.monotonic()
                 assert space.get("a") is None
                 assert not space.put("b", b"y")
                 assert time.monotonic() - started < 2 * (0.3 + GRACE_S)
-        wait_until(lambda: space.get("a") == b"x", "the store did not come back by itself", timeout_s=15)
+        wait_until(lambda: space.get("a") == b"x", "the store serves again")
 
 
 @pytest.mark.parametrize("deadline_ms", [0, -5, float("nan")])
@@ -331,21 +333,29 @@ def test_a_call_without_time_answers_as_a_miss(space: Namespace, deadline_ms: fl
     assert not space.put("b", b"x", deadline_ms=deadline_ms)
 
 
-def test_a_flipped_bit_on_the_wire_is_a_miss_and_is_counted(tmp_path: Path) -> None:
+def test_a_flipped_bit_on_the_wire_is_a_miss_and_is_counted(tmp_path: Path, proxy: TcpProxy) -> None:
     value = random.Random(9).randbytes(64 << 10)
-    with FlippingProxy() as proxy, StoreProcesses(tmp_path, advertise_port=proxy.port) as store:
-        assert store.segment is not None
-        proxy.target = ("127.0.0.1", store.segment.facts["port"])
+    with running_cluster(tmp_path, advertise_port=proxy.port) as store:
+        proxy.target_port = store.segments["segment"].wait_event("listening")["port"]
         with Client(store.masters, deadline_ms=3000, same_host=False) as client:
             space = client.namespace("n")
             assert space.put("a", value)
             assert space.get("a") == value
-            proxy.armed = True
-            assert space.get("a") is None
-            assert proxy.flipped > 0
+            proxy.flip(
+                TO_CLIENT, len(value) + 4096
+            )  # behind what this connection has carried: in the next value
+            flipped_get = space.get("a")
+            assert proxy.flips_done == 1
+            assert flipped_get is None
             assert client.stats()["digest_mismatches"] > 0
-            proxy.armed = False
-            wait_until(lambda: space.get("a") == value, "a healthy object stayed unreadable", timeout_s=15)
+            wait_until(lambda: space.get("a") == value, "a healthy object is readable again")
+
+
+@pytest.fixture
+def proxy() -> Iterator[TcpProxy]:
+    opened = TcpProxy()
+    yield opened
+    opened.close()
 
 
 def test_configuration_errors_name_the_option_before_anything_is_connected() -> None:
@@ -353,10 +363,3 @@ def test_configuration_errors_name_the_option_before_anything_is_connected() -> 
         Client("127.0.0.1:1", deadline_ms=0)
     with Client("127.0.0.1:1") as client, pytest.raises(ConfigError, match=r"^namespace: "):
         client.namespace("")
-
-
-def wait_until(condition: object, message: str, timeout_s: float = 10.0) -> None:
-    ends_at = time.monotonic() + timeout_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < ends_at, message
-        time.sleep(0.02)

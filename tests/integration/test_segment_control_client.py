@@ -12,13 +12,13 @@ from pathlib import Path
 import grpc
 import pytest
 from kvstore.v1 import control_pb2 as pb
-from support.raw_client import RawClient, key_block
-from support.scripted_master import ScriptedMaster
 
 from kvstore.segment.config import SegmentSettings
 from kvstore.segment.errors import ClusterChanged, SegmentStartError
 from kvstore.segment.run import run
 from kvstore.segment.server import SegmentServer
+from support.raw_client import RawClient, key_block
+from support.scripted_master import ScriptedMaster
 
 NS = b"n" * 8
 OTHER_NS = b"o" * 8
@@ -97,6 +97,15 @@ async def test_a_segment_registers_with_what_clients_need_to_reach_it(start_segm
     assert (registration.host, registration.tcp_port) == ("node-7", 1234)
     assert registration.unix_path == server.addresses.unix_path
     assert registration.capacity_bytes == server.store.stats()["capacity_bytes"]
+
+
+async def test_a_segment_on_all_interfaces_advertises_the_one_that_leads_to_the_master(  # type: ignore[no-untyped-def]
+    start_segment, master
+) -> None:
+    server = await start_segment(host="0.0.0.0")
+    assert await server.wait_attached(10)
+    assert master.registrations[0].host == "127.0.0.1"
+    assert master.registrations[0].tcp_port == server.addresses.port
 
 
 async def test_a_committed_put_is_answered_once_its_entry_is_durable(start_segment, master) -> None:  # type: ignore[no-untyped-def]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from kvstore_client import Client
 from support import pages
 from support.processes import process_is_gone, wait_gone

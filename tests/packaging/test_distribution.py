@@ -13,7 +13,7 @@ import pytest
 
 import kvstore
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 MakeVenv = Callable[..., Path]
 Runner = Callable[..., str]

@@ -18,14 +18,18 @@ import cpu_shims  # noqa: E402
 cpu_shims.install()  # before anything imports sglang
 
 from sglang_harness.worker_process import WorkerProcess  # noqa: E402
-from support.store_processes import StoreProcesses  # noqa: E402
+
+from support.processes import Cluster  # noqa: E402
+from support.running_cluster import running_cluster  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder carries the `sglang` marker."""
+    """Everything in this folder carries the `sglang` marker, and has time for SGLang to be imported."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.sglang)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture(scope="session")
@@ -35,9 +39,9 @@ def session_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def store(session_dir: Path) -> Iterator[StoreProcesses]:
+def store(session_dir: Path) -> Iterator[Cluster]:
     """A master and a segment that stay up for the whole session."""
-    with StoreProcesses(session_dir / "store", capacity="256MiB") as processes:
+    with running_cluster(session_dir / "store", capacity="256MiB") as processes:
         yield processes
 
 
@@ -45,4 +49,6 @@ def store(session_dir: Path) -> Iterator[StoreProcesses]:
 def workers(session_dir: Path) -> Iterator[tuple[WorkerProcess, WorkerProcess]]:
     """A writer and a reader: two processes that have imported SGLang once."""
     with WorkerProcess("writer", session_dir) as writer, WorkerProcess("reader", session_dir) as reader:
+        writer.wait_ready()
+        reader.wait_ready()
         yield writer, reader

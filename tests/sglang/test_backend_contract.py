@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +17,15 @@ import pytest
 import torch
 from sglang_harness.case import Case
 from sglang_harness.engine import Engine
-from support.store_processes import StoreProcesses
 
 from hicache_adapter import ConfigError
+from support.processes import Cluster
+from support.running_cluster import paused, running_cluster
+from support.waiting import wait_until
 
 NOWHERE = "127.0.0.1:1"
 GRACE_S = 0.5  # on top of a deadline, on a busy two-core machine
-KEYS = [f"{number:064x}" for number in range(4)]
+KEYS = [hashlib.sha256(bytes([number])).hexdigest() for number in range(4)]
 
 
 def small_case(masters: str, **changes: Any) -> Case:
@@ -31,7 +34,7 @@ def small_case(masters: str, **changes: Any) -> Case:
 
 
 @pytest.fixture
-def engine(store: StoreProcesses, request: pytest.FixtureRequest) -> Iterator[Engine]:
+def engine(store: Cluster, request: pytest.FixtureRequest) -> Iterator[Engine]:
     """An engine on the session's store, with a namespace of its own."""
     options = {"tag": f"{request.node.name}-{os.urandom(4).hex()}", "deadline_ms": 3000}
     with Engine(small_case(store.masters, options=options)) as opened:
@@ -104,14 +107,13 @@ def test_an_engine_starts_and_works_without_a_store() -> None:
 
 
 def test_a_hung_store_costs_each_call_its_deadline_at_most_and_comes_back(tmp_path: Path) -> None:
-    with StoreProcesses(tmp_path) as store, Engine(small_case(store.masters)) as engine:
+    with running_cluster(tmp_path) as store, Engine(small_case(store.masters)) as engine:
         slots = engine.host_pool.alloc(8 * 16)
         engine.fill(slots, seed=1)
         hashes, stored = engine.backup(slots, engine.case.tokens)
         assert stored == 8 * 16
         backend = engine.backend
-        assert store.segment is not None
-        with store.segment.frozen(), store.master.frozen():
+        with paused(store.segments["segment"], store.master):
             for _ in range(2):
                 for call in (
                     lambda: backend.batch_exists(hashes, None),
@@ -121,30 +123,27 @@ def test_a_hung_store_costs_each_call_its_deadline_at_most_and_comes_back(tmp_pa
                     started = time.monotonic()
                     call()
                     assert time.monotonic() - started < 0.3 + GRACE_S
-        wait_until(
-            lambda: backend.batch_get_v1(hashes, slots, None) == [True] * 8, "the store did not come back"
-        )
+        wait_until(lambda: backend.batch_get_v1(hashes, slots, None) == [True] * 8, "the store serves again")
 
 
 def test_no_byte_lands_in_a_page_after_a_timed_out_get_has_returned(tmp_path: Path) -> None:
     case = replace(small_case(""), options={}, layers=16, heads=8, head_dim=64)
     for transport in ({"same_host": False}, {"tcp": False}):
-        with StoreProcesses(tmp_path / str(transport)) as store:
+        with running_cluster(tmp_path / str(transport)) as store:
             options = {"masters": store.masters, "deadline_ms": 300, **transport}
             with Engine(replace(case, options=options)) as engine:
                 slots = engine.host_pool.alloc(8 * 16)
                 engine.fill(slots, seed=2)
                 hashes, stored = engine.backup(slots, case.tokens)
                 assert stored == 8 * 16
-                assert store.segment is not None
-                with store.segment.frozen():
+                with paused(store.segments["segment"]):
                     answers = engine.backend.batch_get_v1(hashes, slots, None)
                     engine.wipe()  # SGLang gives the pages of misses to someone else
                 if transport == {"same_host": False}:
                     assert answers == [False] * 8
                 wait_until(
                     lambda: engine.backend.batch_exists(hashes, None) == 8,  # noqa: B023
-                    "the store did not come back",
+                    "the store serves again",
                 )
                 assert set(b"".join(engine.page_bytes(slots))) == {0}
 
@@ -188,7 +187,7 @@ def test_exists_counts_the_leading_run_over_more_keys_than_one_request_takes(eng
     slots = engine.host_pool.alloc(8 * 16)
     hashes, _ = engine.backup(slots, engine.case.tokens)
     backend = engine.backend
-    many = hashes + [f"{number:064x}" for number in range(70_000)]
+    many = hashes + [hashlib.sha256(str(number).encode()).hexdigest() for number in range(70_000)]
     assert backend.batch_exists(many, None) == 8
     assert backend.batch_exists(hashes[:3] + KEYS[:1] + hashes[3:], None) == 3
     assert backend.batch_exists(KEYS + hashes, None) == 0
@@ -207,7 +206,7 @@ def test_closing_twice_and_using_it_afterwards_is_harmless(engine: Engine) -> No
     check_nothing(every_answer(engine, backend))
 
 
-def test_attaching_and_detaching_leaves_no_descriptor_and_no_thread(store: StoreProcesses) -> None:
+def test_attaching_and_detaching_leaves_no_descriptor_and_no_thread(store: Cluster) -> None:
     with Engine(small_case(store.masters, options={"deadline_ms": 3000})) as engine:
         controller = engine.controller
         slots = engine.host_pool.alloc(8 * 16)
@@ -228,7 +227,7 @@ def test_attaching_and_detaching_leaves_no_descriptor_and_no_thread(store: Store
         for _ in range(20):
             cycle()
         wait_until(
-            lambda: descriptors_and_threads() <= before, f"{before} became {descriptors_and_threads()}"
+            lambda: descriptors_and_threads() <= before, f"no more descriptors and threads than {before}"
         )
 
 
@@ -237,7 +236,7 @@ def descriptors_and_threads() -> tuple[int, int, int]:
 
 
 def test_a_side_pool_turns_the_backend_off_and_is_named_once(
-    store: StoreProcesses, caplog: pytest.LogCaptureFixture
+    store: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     from sglang.srt.mem_cache.hicache_storage import PoolName
     from sglang.srt.mem_cache.pool_host import PoolEntry
@@ -271,23 +270,23 @@ def test_clear_hides_what_was_stored(engine: Engine) -> None:
 
 
 def test_a_clear_that_found_no_master_is_made_up_for_before_anything_is_loaded(tmp_path: Path) -> None:
-    with StoreProcesses(tmp_path) as store, Engine(small_case(store.masters)) as engine:
+    with running_cluster(tmp_path) as store, Engine(small_case(store.masters)) as engine:
         slots = engine.host_pool.alloc(8 * 16)
         hashes, stored = engine.backup(slots, engine.case.tokens)
         assert stored == 8 * 16
         store.master.kill()
         engine.backend.clear()
         assert engine.backend.batch_get_v1(hashes, slots, None) == [False] * 8
-        store.master.start()
+        store.start_master()
 
         def stores_again() -> bool:
             assert engine.backend.batch_exists(hashes, None) == 0, "pages that were cleared came back"
             return bool(engine.backend.batch_set_v1(KEYS, slots[: 4 * 16], None) == [True] * 4)
 
-        wait_until(stores_again, "the store did not come back", timeout_s=20)
+        wait_until(stores_again, "the store serves again", timeout_s=20)
 
 
-def test_metrics_are_storage_metrics_drained_on_read_or_none(store: StoreProcesses) -> None:
+def test_metrics_are_storage_metrics_drained_on_read_or_none(store: Cluster) -> None:
     from sglang.srt.observability.metrics_collector import StorageMetrics
 
     with Engine(small_case(store.masters, metrics=True, options={"deadline_ms": 3000})) as engine:
@@ -304,7 +303,6 @@ def test_metrics_are_storage_metrics_drained_on_read_or_none(store: StoreProcess
 
 
 # ---- configuration errors: loud, at construction
-# ------------------------------------------------------------------------
 
 
 def test_missing_masters_stop_the_engine_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +316,7 @@ def test_fp8_of_unknown_kind_stops_the_engine_at_start() -> None:
         Engine(small_case(NOWHERE, dtype="float8_e4m3fn"))
 
 
-def test_the_two_kinds_of_fp8_never_meet(store: StoreProcesses) -> None:
+def test_the_two_kinds_of_fp8_never_meet(store: Cluster) -> None:
     hits = {}
     for kind in ("fp8_e4m3", "fp8_e5m2"):
         options = {"kv_dtype": kind, "tag": "fp8", "deadline_ms": 3000}
@@ -355,7 +353,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def test_engines_that_differ_in_anything_that_changes_bytes_have_disjoint_namespaces(
-    store: StoreProcesses,
+    store: Cluster,
 ) -> None:
     owners: dict[str, str] = {}
     for name, changes in VARIANTS.items():
@@ -369,10 +367,3 @@ def test_engines_that_differ_in_anything_that_changes_bytes_have_disjoint_namesp
                     assert namespace not in owners, f"{name} shares with {owners.get(namespace)}"
                     owners[namespace] = name
     assert len(owners) == len(VARIANTS)
-
-
-def wait_until(condition: Callable[[], bool], message: str, timeout_s: float = 15.0) -> None:
-    ends_at = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < ends_at, message
-        time.sleep(0.02)

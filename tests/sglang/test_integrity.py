@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from sglang_harness.case import Case
 from sglang_harness.engine import Engine
-from support.flipping_proxy import FlippingProxy
-from support.store_processes import StoreProcesses
+
+from support.running_cluster import running_cluster
+from support.tcp_proxy import TO_CLIENT, TcpProxy
+from support.waiting import wait_until
 
 
-def test_a_flipped_bit_on_the_wire_is_a_miss_is_counted_and_is_never_loaded(tmp_path: Path) -> None:
-    with FlippingProxy() as proxy, StoreProcesses(tmp_path, advertise_port=proxy.port) as store:
-        assert store.segment is not None
-        proxy.target = ("127.0.0.1", store.segment.facts["port"])
+@pytest.fixture
+def proxy() -> Iterator[TcpProxy]:
+    opened = TcpProxy()
+    yield opened
+    opened.close()
+
+
+def test_a_flipped_bit_on_the_wire_is_a_miss_is_counted_and_is_never_loaded(
+    tmp_path: Path, proxy: TcpProxy
+) -> None:
+    with running_cluster(tmp_path, advertise_port=proxy.port) as store:
+        proxy.target_port = store.segments["segment"].wait_event("listening")["port"]
         options = {"masters": store.masters, "same_host": False, "deadline_ms": 3000}
         case = Case(pages=8, model_name="acme/integrity", options=options)
         with Engine(case) as engine:
@@ -24,9 +35,9 @@ def test_a_flipped_bit_on_the_wire_is_a_miss_is_counted_and_is_never_loaded(tmp_
             hashes, stored = engine.backup(slots, case.tokens)
             assert stored == 8 * 16
 
-            proxy.armed = True
+            proxy.flip(TO_CLIENT, 20_000)  # behind the replies so far, in the bytes of a page
             answers = engine.backend.batch_get_v1(hashes, slots, None)
-            assert proxy.flipped > 0
+            assert proxy.flips_done == 1
             assert not all(answers), "a damaged page was answered as found"
             assert engine.backend.counters()["digest_mismatches"] > 0
             loaded = engine.page_bytes(slots)
@@ -35,10 +46,9 @@ def test_a_flipped_bit_on_the_wire_is_a_miss_is_counted_and_is_never_loaded(tmp_
                     f"page {page} was answered with other bytes"
                 )
 
-            proxy.armed = False
             engine.wipe()
-            ends_at = time.monotonic() + 15
-            while engine.backend.batch_get_v1(hashes, slots, None) != [True] * 8:
-                assert time.monotonic() < ends_at, "healthy pages stayed unreadable"
-                time.sleep(0.05)
+            wait_until(
+                lambda: engine.backend.batch_get_v1(hashes, slots, None) == [True] * 8,
+                "healthy pages are readable again",
+            )
             assert engine.page_bytes(slots) == expected

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from sglang_harness.server import SGLangServer
 from sglang_harness.tiny_model import make_tiny_model
-from support.store_processes import StoreProcesses
+
+from support.running_cluster import running_cluster
 
 PROMPT_TOKENS = 333
 WHOLE_PAGES_TOKENS = 320  # of 16 tokens each
@@ -23,7 +24,7 @@ def test_a_fresh_server_answers_from_pages_of_another_and_a_restarted_master_los
     tmp_path: Path,
 ) -> None:
     model = make_tiny_model(tmp_path / "model")
-    with StoreProcesses(tmp_path / "store") as store:
+    with running_cluster(tmp_path / "store") as store:
         extra_config = {
             "backend_name": "kvstore",
             "module_path": "hicache_adapter",
@@ -48,7 +49,7 @@ def test_a_fresh_server_answers_from_pages_of_another_and_a_restarted_master_los
             assert logged(first, pattern) == logged(second, pattern) != set()
 
         store.master.kill()
-        store.master.start()
+        store.start_master()
         after_restart, third = ask("third", stored_tokens=0)
         check_loaded(after_restart, third)
         check_same_answer(after_restart, cold)

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 from sglang_harness.case import Case
 from sglang_harness.worker_process import WorkerProcess
-from support.store_processes import StoreProcesses
+
+from support.processes import Cluster
 
 Workers = tuple[WorkerProcess, WorkerProcess]
 
@@ -31,7 +32,7 @@ def check_round_trip(workers: Workers, case: Case) -> tuple[dict[str, object], d
     return written, loaded
 
 
-def case_for(store: StoreProcesses, name: str, transport: str, **fields: object) -> Case:
+def case_for(store: Cluster, name: str, transport: str, **fields: object) -> Case:
     return Case(
         model_name=f"acme/{name}", options={"masters": store.masters, **TRANSPORTS[transport]}, **fields
     )
@@ -41,7 +42,7 @@ def case_for(store: StoreProcesses, name: str, transport: str, **fields: object)
 @pytest.mark.parametrize("controller", ["base", "hybrid"])
 @pytest.mark.parametrize(("kind", "layout"), LAYOUTS)
 def test_pages_come_back_byte_equal_in_another_process(
-    workers: Workers, store: StoreProcesses, kind: str, layout: str, controller: str, transport: str
+    workers: Workers, store: Cluster, kind: str, layout: str, controller: str, transport: str
 ) -> None:
     name = f"{kind}-{layout}-{controller}-{transport}"
     check_round_trip(
@@ -51,7 +52,7 @@ def test_pages_come_back_byte_equal_in_another_process(
 
 @pytest.mark.parametrize("layout", ["page_first", "page_first_direct"])
 def test_keys_and_values_of_different_width_come_back_byte_equal(
-    workers: Workers, store: StoreProcesses, layout: str
+    workers: Workers, store: Cluster, layout: str
 ) -> None:
     check_round_trip(
         workers, case_for(store, f"asymmetric-{layout}", "tcp", kind="mha_asymmetric", layout=layout)
@@ -63,7 +64,7 @@ def test_keys_and_values_of_different_width_come_back_byte_equal(
     [("mha", "layer_first"), ("mha", "page_first"), ("mha", "page_head"), ("mla", "page_first")],
 )
 def test_the_copying_interface_v0_round_trips_too(
-    workers: Workers, store: StoreProcesses, kind: str, layout: str
+    workers: Workers, store: Cluster, kind: str, layout: str
 ) -> None:
     check_round_trip(
         workers, case_for(store, f"v0-{kind}-{layout}", "tcp", kind=kind, layout=layout, interface_v1=0)
@@ -72,7 +73,7 @@ def test_the_copying_interface_v0_round_trips_too(
 
 @pytest.mark.parametrize("layout", ["page_first", "page_head"])
 def test_what_v0_wrote_serves_v1_where_the_bytes_are_the_same(
-    workers: Workers, store: StoreProcesses, layout: str
+    workers: Workers, store: Cluster, layout: str
 ) -> None:
     case = case_for(store, f"v0-v1-{layout}", "tcp", layout=layout, interface_v1=0)
     written = workers[0].write(case)
@@ -81,9 +82,7 @@ def test_what_v0_wrote_serves_v1_where_the_bytes_are_the_same(
     assert loaded["digests"] == written["digests"]
 
 
-def test_what_v0_wrote_is_a_miss_for_v1_where_the_bytes_differ(
-    workers: Workers, store: StoreProcesses
-) -> None:
+def test_what_v0_wrote_is_a_miss_for_v1_where_the_bytes_differ(workers: Workers, store: Cluster) -> None:
     case = case_for(store, "v0-v1-layer_first", "tcp", layout="layer_first", interface_v1=0)
     assert workers[0].write(case)["stored_tokens"] == case.pages * case.page_size
     assert workers[1].read(replace(case, interface_v1=1))["hit_tokens"] == 0
@@ -91,14 +90,12 @@ def test_what_v0_wrote_is_a_miss_for_v1_where_the_bytes_differ(
 
 @pytest.mark.parametrize("kind", ["mha", "mha_asymmetric", "mla"])
 def test_a_pool_in_shared_memory_round_trips_over_the_same_host_transport(
-    workers: Workers, store: StoreProcesses, kind: str
+    workers: Workers, store: Cluster, kind: str
 ) -> None:
     check_round_trip(workers, case_for(store, f"shm-{kind}", "same_host", kind=kind, allocator="shm"))
 
 
-def test_two_tp_ranks_of_an_mha_model_store_different_objects(
-    workers: Workers, store: StoreProcesses
-) -> None:
+def test_two_tp_ranks_of_an_mha_model_store_different_objects(workers: Workers, store: Cluster) -> None:
     ranks = [
         case_for(store, "tp2-mha", "tcp", tp_rank=rank, tp_size=2, heads=2, seed=100 + rank)
         for rank in range(2)
@@ -111,7 +108,7 @@ def test_two_tp_ranks_of_an_mha_model_store_different_objects(
         assert workers[0].read(case)["digests"] == written["digests"]
 
 
-def test_two_tp_ranks_of_an_mla_model_share_one_object(workers: Workers, store: StoreProcesses) -> None:
+def test_two_tp_ranks_of_an_mla_model_share_one_object(workers: Workers, store: Cluster) -> None:
     writer, reader = (
         case_for(store, "tp2-mla", "tcp", kind="mla", tp_rank=rank, tp_size=2) for rank in range(2)
     )
@@ -121,7 +118,7 @@ def test_two_tp_ranks_of_an_mla_model_share_one_object(workers: Workers, store: 
 
 @pytest.mark.parametrize(("write_size", "read_size"), [(1, 2), (2, 1), (1, 4), (4, 2), (2, 2)])
 def test_fleets_of_different_tp_sizes_share_pages_through_tp_lcm_size(
-    workers: Workers, store: StoreProcesses, write_size: int, read_size: int
+    workers: Workers, store: Cluster, write_size: int, read_size: int
 ) -> None:
     heads, name = 4, f"lcm-{write_size}-{read_size}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -72,8 +73,16 @@ class ServerProcess:
         self.process.wait(STOP_TIMEOUT_S)
 
     def pause(self) -> None:
-        """SIGSTOP: the process hangs with its sockets open."""
+        """SIGSTOP: when this returns no thread of the process runs any more; its sockets stay open."""
         self.process.send_signal(signal.SIGSTOP)
+        wait_until(self._is_stopped, "the process stops", timeout_s=STOP_TIMEOUT_S)
+
+    def _is_stopped(self) -> bool:
+        states = []
+        for stat in Path(f"/proc/{self.pid}/task").glob("*/stat"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that just ended
+                states.append(stat.read_text().rpartition(")")[2].split()[0])
+        return bool(states) and all(state in "TtZX" for state in states)
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)

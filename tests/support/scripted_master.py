@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
+
 from kvstore_client.wire_journal import JournalOp, decode_groups
 
 

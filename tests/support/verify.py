@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kvstore_client import Namespace
-
 from support import pages
 from support.waiting import wait_until
 
@@ -22,7 +21,9 @@ def readable(namespace: Namespace, keys: list[str], size_bytes: int = pages.PAGE
     return found
 
 
-def assert_all_readable(namespace: Namespace, keys: list[str], timeout_s: float = 15.0) -> None:
+def assert_all_readable(
+    namespace: Namespace, keys: list[str], timeout_s: float = 15.0, size_bytes: int = pages.PAGE_BYTES
+) -> None:
     """Every key is readable, now or as soon as the store has recovered: then at the latest none may be
     missing.
     """
@@ -31,7 +32,7 @@ def assert_all_readable(namespace: Namespace, keys: list[str], timeout_s: float 
 
     def none_missing() -> bool:
         missing.clear()
-        missing.update(set(keys) - readable(namespace, keys))
+        missing.update(set(keys) - readable(namespace, keys, size_bytes))
         return not missing
 
     try:

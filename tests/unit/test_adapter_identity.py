@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kvstore_client import Identity, Shard
 
 from hicache_adapter import AdapterConfig, ConfigError
 from hicache_adapter.model_facts import ModelFacts, read_model_facts
-from hicache_adapter.page_identity import head_split, page_identity, rank_shards
+from hicache_adapter.page_identity import UnusableRankError, head_split, page_identity, rank_shards
+from kvstore_client import Identity, Shard
 
 
 class HostPool(SimpleNamespace):
@@ -204,7 +204,7 @@ def test_heads_that_do_not_come_out_even_are_refused_once_and_clearly() -> None:
 
 
 def test_a_pipeline_stage_that_does_not_know_its_layers_is_refused() -> None:
-    with pytest.raises(ValueError, match="pipeline stage 1 of 2"):
+    with pytest.raises(UnusableRankError, match="pipeline stage 1 of 2"):
         rank_shards(sglang_config(pp_rank=1, pp_size=2), mha_pool(start_layer=0))
 
 

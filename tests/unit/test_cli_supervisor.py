@@ -9,10 +9,10 @@ import sys
 from collections.abc import AsyncIterator
 
 import pytest
-from support.processes import process_is_gone
 
 from kvstore.cli import supervisor as module
 from kvstore.cli.supervisor import ChildFailed, ChildSpec, Supervisor
+from support.processes import process_is_gone
 
 # A stand-in for a kvstore command: it announces itself and waits, or does what its first argument says.
 CHILD = """

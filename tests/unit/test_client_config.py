@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kvstore_client import ConfigError
 from kvstore_client.config import ClientConfig, clamp_deadline_ms, parse_masters
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import fields, replace
 
 import pytest
+
 from kvstore_client import ConfigError, Identity, _native
 from kvstore_client.identity import clip_name, named_identity
 

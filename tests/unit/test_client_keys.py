@@ -6,6 +6,7 @@ import hashlib
 import struct
 
 import pytest
+
 from kvstore_client import WHOLE, Shard
 from kvstore_client.keys import pack_shards, page_key_hashes, string_key_hashes
 

@@ -8,17 +8,29 @@ from pathlib import Path
 import pytest
 
 from hicache_adapter.config import AdapterConfig
+from kvstore.master.config import MasterSettings
+from kvstore.master.layout import ClusterRecord
+from kvstore.master.metrics import MasterMetrics
+from kvstore.master.state import DirectoryState, Recovered, StateLimits
 from kvstore.segment import metrics as segment_metrics
 from kvstore.segment.config import SegmentSettings
+from kvstore_client import Client
+from kvstore_client._native import DirectoryIndex
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPERATIONS = (REPOSITORY / "docs" / "operations.md").read_text()
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
-TOKENS = set(re.findall(r"`([^`]+)`", OPERATIONS))
+# What stands in backquotes, without the labels of a metric.
+TOKENS = {token.split("{")[0] for token in re.findall(r"`([^`]+)`", OPERATIONS)}
 
 
 @pytest.mark.parametrize("name", sorted(SegmentSettings.model_fields))
 def test_each_segment_setting_is_documented(name: str) -> None:
+    assert f"--{name.replace('_', '-')}" in TOKENS
+
+
+@pytest.mark.parametrize("name", sorted(MasterSettings.model_fields))
+def test_each_master_setting_is_documented(name: str) -> None:
     assert f"--{name.replace('_', '-')}" in TOKENS
 
 
@@ -41,6 +53,22 @@ def segment_metric_names() -> list[str]:
 @pytest.mark.parametrize("name", segment_metric_names())
 def test_each_segment_metric_is_documented(name: str) -> None:
     assert name in TOKENS
+
+
+def test_each_master_metric_is_documented() -> None:
+    metrics = MasterMetrics()
+    recovered = Recovered(ClusterRecord(bytes(16)), DirectoryIndex())
+    metrics.watch(DirectoryState(0.0, 1, recovered, StateLimits()))
+    names = [family.name for family in metrics.registry.collect()]
+    assert len(names) > 10
+    assert [name for name in names if name not in TOKENS] == []
+
+
+def test_each_client_counter_is_documented() -> None:
+    with Client("127.0.0.1:9") as client:
+        names = list(client.stats())
+    assert len(names) > 10
+    assert [name for name in names if name not in TOKENS] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))

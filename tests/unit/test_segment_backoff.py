@@ -22,3 +22,14 @@ def test_delays_double_with_jitter_and_stay_under_the_ceiling(seed: int) -> None
 def test_bounds_that_make_no_sense_are_refused(bounds: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="delay_s_min"):
         Backoff(*bounds)
+
+
+def test_a_limited_delay_is_short_once_and_never_under_the_shortest() -> None:
+    backoff = Backoff(delay_s_min=0.1, delay_s_max=10.0, rng=random.Random(1))
+    for _ in range(10):
+        backoff.next_delay_s()
+    backoff.limit(0.3)
+    assert backoff.next_delay_s() <= 0.3
+    assert backoff.next_delay_s() > 0.3 * 2 * 0.4
+    backoff.limit(0.001)
+    assert 0.05 <= backoff.next_delay_s() <= 0.1

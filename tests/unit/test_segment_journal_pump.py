@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.journal_model import ModelDirectory, ModelJournal
 
 from kvstore.segment.journal_pump import Batch, Chunk, JournalProtocolError, JournalPump, PumpState
+from support.journal_model import ModelDirectory, ModelJournal
 
 
 def deliver(directory: ModelDirectory, message: Batch | Chunk) -> int | None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kvstore_client import wire, wire_data, wire_journal
 from kvstore_client.wire import Status, WireError
 
@@ -128,7 +129,7 @@ def test_journal_groups_match_the_vector() -> None:
 
 
 @given(st.lists(st.integers(0, 5), max_size=5), st.data())
-def test_skipping_entries_leaves_exactly_the_later_ones(sizes: list[int], data: Any) -> None:
+def test_skipping_and_splitting_lose_no_entry(sizes: list[int], data: Any) -> None:
     groups = [
         wire_journal.JournalGroup(
             wire_journal.JournalOp.ADD if g % 2 else wire_journal.JournalOp.REMOVE,
@@ -149,3 +150,8 @@ def test_skipping_entries_leaves_exactly_the_later_ones(sizes: list[int], data: 
     encoded = wire_journal.encode_groups(groups)
     skip = data.draw(st.integers(0, sum(sizes)))
     assert entries(wire_journal.skip_entries(encoded, skip)) == entries(encoded)[skip:]
+    size = data.draw(st.integers(1, 4))
+    pieces = wire_journal.split_entries(encoded, size)
+    assert all(count == size for count, _ in pieces[:-1])
+    assert [wire_journal.count_entries(piece) for _, piece in pieces] == [count for count, _ in pieces]
+    assert [entry for _, piece in pieces for entry in entries(piece)] == entries(encoded)

@@ -11,6 +11,7 @@ from kvstore.master.metadata.store import MetadataStore
 
 # scheme -> "module:factory"; imported on use, so that a store's dependency is needed only where it is chosen.
 _FACTORIES = {
+    "etcd": "kvstore.master.metadata.etcd:open_uri",
     "rocksdb": "kvstore.master.metadata.rocksdb:open_uri",
     "memory": "kvstore.master.metadata.memory:open_uri",
 }

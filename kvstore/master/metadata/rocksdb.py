@@ -51,6 +51,9 @@ class RocksdbStore(MetadataStore):
         options = rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_recycle_log_file_num(4)
+        # A damaged block of the log costs what is in it; by default everything after it would be gone
+        # without a word.
+        options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.skip_any_corrupted_record())
         options.set_max_total_wal_size(_WAL_BYTES_MAX)
         options.set_write_buffer_size(_WAL_BYTES_MAX // 2)
         options.set_keep_log_file_num(4)

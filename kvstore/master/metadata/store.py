@@ -10,10 +10,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 from kvstore.common.errors import StoreError
 
-COMMIT_OPS_MAX = 128
+COMMIT_OPS_MAX = 127
 COMMIT_BYTES_MAX = 1 << 20
 KEY_BYTES_MAX = 256
 OP_OVERHEAD_BYTES = 64  # counted for each operation besides its key and value
@@ -52,6 +53,14 @@ class Fence:
     """The right to write. `term` is higher than that of every holder before."""
 
     term: int
+
+
+class SpaceLevel(IntEnum):
+    """How full a store is."""
+
+    NORMAL = 0
+    TIGHT = 1  # rewrite logs early, they hold less than they take
+    FULL = 2  # write nothing but what frees space
 
 
 def op_bytes(op: Op) -> int:
@@ -142,6 +151,14 @@ class MetadataStore(ABC):
     @abstractmethod
     async def size_bytes(self) -> int:
         """What the store occupies, for watching its growth."""
+
+    async def space(self) -> tuple[SpaceLevel, str]:
+        """(level, what an operator should know)"""
+        return SpaceLevel.NORMAL, ""
+
+    async def trim(self) -> None:
+        """Housekeeping; the writer calls it every few seconds."""
+        return
 
     @abstractmethod
     async def close(self) -> None:

@@ -6,6 +6,7 @@
 //   <call>_failures                  entries answered otherwise: TIMEOUT, UNAVAILABLE, DIGEST_MISMATCH, CONFLICT, ...
 //   <call>_bytes                     bytes of the hits, for get, put and fetch
 //   put_exists                       of put_hits: entries that were there already
+//   put_conflicts                    entries whose key is taken by an object of another length
 //   timeouts                         exchanges with a peer that ended at their deadline
 //   connects                         connections opened (HELLO answered)
 //   reconnects                       of them, such as replaced one that had failed
@@ -44,6 +45,7 @@ enum class Counter : uint8_t {
   kPutFailures,
   kPutBytes,
   kPutExists,
+  kPutConflicts,
   kExistsCalls,
   kExistsKeys,
   kExistsHits,

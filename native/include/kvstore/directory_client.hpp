@@ -48,7 +48,7 @@ class DirectoryClient {
   };
   wire::Status lookup(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints, uint32_t replicas,
                       const Deadline& deadline, Holders* holders);
-  // segments[i]: an index, wire::kNoSegment, or wire::kAlreadyThere.
+  // segments[i]: an index, wire::kNoSegment, wire::kAlreadyThere or wire::kOtherLength.
   wire::Status place(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints,
                      const std::vector<uint32_t>& lengths, uint32_t preferred, const Deadline& deadline,
                      std::vector<uint32_t>* segments);

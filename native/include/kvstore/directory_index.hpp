@@ -1,12 +1,14 @@
 // The master's directory: fingerprint -> the segments that hold the object, and its length.
 //
-// An open-addressing table of {tag, first node} maps a fingerprint to a chain of location nodes, one a segment. Nodes live in
-// fixed chunks (they never move), are threaded on a list per segment (dropping a segment costs its own entries only), and are
-// accounted per segment and per namespace. An entry costs 40 bytes of node and 11 to 23 bytes of table. Slots are removed by
-// shifting back, so churn leaves no tombstones and probe lengths depend on the load alone.
+// An open-addressing table of {tag, first node} maps a fingerprint to a chain of location nodes, one a
+// segment. Nodes live in fixed chunks (they never move), are threaded on a list per segment (dropping a
+// segment costs its own entries only), and are accounted per segment and per namespace. An entry costs 40
+// bytes of node and 11 to 23 bytes of table. Slots are removed by shifting back, so churn leaves no
+// tombstones and probe lengths depend on the load alone.
 //
-// Threads: every public method takes the internal lock and may be called from any thread. Nothing returned points into the
-// index. Errors: wire::WireError for malformed input (then nothing was changed), std::bad_alloc likewise.
+// Threads: every public method takes the internal lock and may be called from any thread. Nothing returned
+// points into the index. Errors: wire::WireError for malformed input (then nothing was changed),
+// std::bad_alloc likewise.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +26,9 @@ namespace kvstore {
 
 class DirectoryIndex {
  public:
-  static constexpr uint32_t kSegmentsMax = 1u << 20;  // indexes are never reused, so this bounds a master's life
-  static constexpr uint32_t kReplicasMax = 4;         // of one LOOKUP
+  static constexpr uint32_t kSegmentsMax = 1u
+                                           << 20;  // indexes are never reused, so this bounds a master's life
+  static constexpr uint32_t kReplicasMax = 4;      // of one LOOKUP
 
   struct Applied {
     uint64_t added = 0;    // entries that were not there before
@@ -46,9 +49,11 @@ class DirectoryIndex {
 
   // Applies the groups of docs/protocol.md section 8 in order, all or nothing.
   Applied apply(uint32_t segment, const void* groups, size_t bytes);
-  // Removes entries of a segment, all of them or entries_max at most; how many. Cheap slices keep readers from waiting.
+  // Removes entries of a segment, all of them or entries_max at most; how many. Cheap slices keep readers
+  // from waiting.
   uint64_t drop_segment(uint32_t segment, uint64_t entries_max = UINT64_MAX);
-  // Between begin and end each ADD marks its entry as present; end removes the segment's entries that got no mark.
+  // Between begin and end each ADD marks its entry as present; end removes the segment's entries that got no
+  // mark.
   void begin_inventory(uint32_t segment);
   uint64_t end_inventory(uint32_t segment);
   // Entries of a segment that does not serve are kept, and not found. Segments serve until told otherwise.
@@ -82,8 +87,8 @@ class DirectoryIndex {
     Fingerprint fingerprint;
     uint32_t segment;
     uint32_t length;
-    uint32_t ns_mark;       // index in namespaces_; the top bit is the inventory mark
-    uint32_t chain_next;    // next holder of the same fingerprint; next free node when free
+    uint32_t ns_mark;     // index in namespaces_; the top bit is the inventory mark
+    uint32_t chain_next;  // next holder of the same fingerprint; next free node when free
     uint32_t segment_prev;
     uint32_t segment_next;
   };
@@ -127,7 +132,8 @@ class DirectoryIndex {
 
   void reserve(uint64_t more_nodes);
   void grow_table(size_t capacity);
-  size_t find_slot(const Fingerprint& f, uint32_t tag) const;  // the slot of f, or the empty one where it would go
+  size_t find_slot(const Fingerprint& f,
+                   uint32_t tag) const;  // the slot of f, or the empty one where it would go
   void erase_slot(size_t slot);
   bool add(uint32_t segment, uint32_t ns, const Fingerprint& f, uint32_t length);
   bool remove(uint32_t segment, const Fingerprint& f);
@@ -136,7 +142,8 @@ class DirectoryIndex {
   void account(uint32_t segment, uint32_t ns, uint32_t length, bool plus);
 
   const Node* first_serving(size_t slot) const;
-  // Calls visit(i, first serving node or nullptr) for each fingerprint, with the memory of later ones on its way.
+  // Calls visit(i, first serving node or nullptr) for each fingerprint, with the memory of later ones on its
+  // way.
   template <typename Visit>
   void probe(const uint8_t* fingerprints, uint32_t count, Visit&& visit) const;
   void prefetch_slot(uint32_t tag) const { __builtin_prefetch(&slots_[tag & mask_]); }

@@ -39,7 +39,7 @@ class Journal {
 
   // Keeps at most `entries_max` entries. When that is not enough, those already handed out are dropped
   // (journal_rewind can't reach them any more); if that does not suffice all are, and the next batch's
-  // first_seq shows the gap: only an inventory can close it. Throws std::system_error when no eventfd can be
+  // first_seq shows the gap: only an inventory can close it. Throws std::system_error when no timerfd can be
   // had.
   explicit Journal(size_t entries_max);
   ~Journal();
@@ -50,8 +50,10 @@ class Journal {
   // themselves.
   uint64_t append(const std::vector<JournalEntry>& entries);
 
-  // Readable while there is something to drain; owned by the journal.
-  int fd() const { return event_fd_; }
+  // A timerfd, readable when there is something worth draining: at once when somebody waits for it or much has
+  // piled up, else a moment after the first entry, so that the runs of a batch travel to the master together.
+  // Owned by the journal.
+  int fd() const { return timer_fd_; }
   uint64_t last_seq() const;
   uint64_t acked_seq() const { return acked_.load(std::memory_order_acquire); }
   uint64_t oldest_kept_seq() const;
@@ -73,7 +75,9 @@ class Journal {
   void interrupt();
 
  private:
-  void signal_if_pending();  // mutex held
+  enum class Alarm { kOff, kSoon, kNow };
+  void set_alarm(Alarm wanted);  // mutex held
+  void update_alarm();           // mutex held
   uint64_t last_locked() const { return first_kept_ + kept_.size() - 1; }
 
   mutable std::mutex mutex_;
@@ -82,8 +86,9 @@ class Journal {
   uint64_t first_kept_ = 1;  // number of kept_.front(), or of the next entry when none is kept
   uint64_t next_out_ = 1;    // number of the next entry to hand out
   size_t entries_max_;
-  bool signalled_ = false;
-  int event_fd_;
+  uint64_t waited_for_ = 0;  // highest number that somebody waits for
+  Alarm alarm_ = Alarm::kOff;
+  int timer_fd_;
   std::atomic<uint64_t> acked_{0};
   std::atomic<uint64_t> overflows_{0};
 };

@@ -55,7 +55,7 @@ class PutTransfer {
   SegmentStore& store_;
   const PutRequest& put_;
   const std::atomic<bool>& cancelled_;
-  const SegmentStore::Clock::time_point space_deadline_;
+  SegmentStore::Clock::duration wait_left_;  // time that may still be spent waiting for space
   std::vector<WriteEntry> writes_;
 };
 

@@ -46,6 +46,8 @@ class ServerSocket {
   size_t read_some(iovec* vectors, size_t count, Clock::time_point deadline);
   // Sends all of it. The vectors are used up. `pass_fd` (unix) rides on the first byte.
   void write(std::vector<iovec>& vectors, Clock::time_point deadline, int pass_fd = -1);
+  // True once the peer has closed its end, whatever it sent before that is still unread. Never blocks.
+  bool peer_has_closed() const;
   // The oldest descriptor received and not claimed yet, now the caller's; -1 when there is none.
   int take_descriptor();
 

@@ -15,7 +15,8 @@
 
 namespace kvstore {
 
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire codec copies fields as they lie in memory");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+              "the wire codec copies fields as they lie in memory");
 
 namespace wire {
 
@@ -42,6 +43,7 @@ constexpr uint32_t kPinMsMax = 60000;
 
 constexpr uint32_t kNoSegment = 0xFFFFFFFFu;
 constexpr uint32_t kAlreadyThere = 0xFFFFFFFEu;
+constexpr uint32_t kOtherLength = 0xFFFFFFFDu;
 
 enum class Op : uint8_t {
   kHello = 1,

@@ -45,8 +45,6 @@ class Engine:
             self.device_pool = _device_pool(case)
             self.host_pool = _host_pool(case, self.device_pool)
             self.controller = _controller(case, self.device_pool, self.host_pool, side_pools)
-            if case.metrics:
-                self.controller.enable_storage_metrics = True
         except BaseException:
             self._stack.close()
             raise
@@ -254,6 +252,7 @@ def _controller(case: Case, device_pool: Any, host_pool: Any, side_pools: Any) -
         "model_name": case.model_name,
         "prefetch_threshold": case.page_size,
         "storage_backend_extra_config": case.extra_config,
+        "enable_storage_metrics": case.metrics,
     }
     if case.controller == "base":
         from sglang.srt.managers.cache_controller import HiCacheController

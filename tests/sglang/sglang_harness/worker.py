@@ -21,8 +21,19 @@ def main() -> int:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s"
     )
+    warm_up()
+    replies.write(json.dumps({"ready": True}) + "\n")
     serve(sys.stdin, replies)
     return 0
+
+
+def warm_up() -> None:
+    """Imports SGLang and has it compile its hash extension (once a machine), so that commands are quick."""
+    from sglang.srt.mem_cache.utils import get_storage_hash_str
+
+    import sglang_harness.engine  # noqa: F401
+
+    get_storage_hash_str(list(range(16)), None, page_size=16)
 
 
 def serve(commands: TextIO, replies: TextIO) -> None:

@@ -11,10 +11,15 @@ from typing import Any
 from sglang_harness.case import Case
 
 HARNESS_PARENT = Path(__file__).resolve().parent.parent
+START_TIMEOUT_S = 600.0  # importing SGLang on a busy machine
+CALL_TIMEOUT_S = 60.0
 
 
 class WorkerProcess:
-    """Starts `sglang_harness.worker`; a context manager that ends it. Every answer has a deadline."""
+    """Starts `sglang_harness.worker`; a context manager that ends it. Every answer has a deadline.
+
+    The constructor returns at once, so that several can import SGLang at the same time; `wait_ready` waits.
+    """
 
     def __init__(self, name: str, log_dir: Path) -> None:
         self.name = name
@@ -45,6 +50,10 @@ class WorkerProcess:
         """Of the worker."""
         return self._process.pid
 
+    def wait_ready(self) -> None:
+        """Until it has imported SGLang."""
+        assert json.loads(self._read_line(START_TIMEOUT_S)) == {"ready": True}
+
     def write(self, case: Case) -> dict[str, Any]:
         """Backs the case's pages up."""
         return self.call("write", case)
@@ -53,7 +62,7 @@ class WorkerProcess:
         """Prefetches the case's pages."""
         return self.call("read", case)
 
-    def call(self, verb: str, case: Case, timeout_s: float = 110.0) -> dict[str, Any]:
+    def call(self, verb: str, case: Case, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, Any]:
         """One command, one answer; AssertionError with the worker's log when it fails."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"verb": verb, "case": case.to_json()}).encode() + b"\n")

@@ -2,8 +2,11 @@
 
 import array
 import hashlib
+import random
 import socket
 import struct
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kvstore_client import _native
@@ -18,11 +21,30 @@ TIMEOUT, UNAVAILABLE, BAD_REQUEST, UNSUPPORTED_VERSION, UNAUTHORIZED, TOO_LARGE,
 WRONG_PEER = 17
 WHOLE = struct.pack("<6H", 0, 0, 0, 1, 0, 1)
 NS = b"namespc1"
+MIB = 1 << 20
+POOL_ID = b"pool-id-16-bytes"
+
+
+def make_store(capacity_bytes: int = 16 * MIB, **options: object) -> _native.SegmentStore:
+    return _native.SegmentStore(capacity_bytes=capacity_bytes, pool_id=POOL_ID, **options)  # type: ignore[arg-type]
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.002)
+
+
+def values(count: int, size: int, seed: int = 1) -> list[bytes]:
+    """Random bytes of about `size`, each of another length than its neighbours."""
+    rng = random.Random(seed)
+    return [rng.randbytes(size + i % 7) for i in range(count)]
 
 
 @dataclass
 class Reply:
-    """One reply frame: status and text of the prefix, the reply's own fields, payload, descriptors that rode along."""
+    """One reply frame: status and text of the prefix, the reply's own fields, payload, descriptors passed."""
 
     op: int
     request_id: int

@@ -1,0 +1,1 @@
+"""High availability: who leads, and what the others do meanwhile."""

@@ -1,0 +1,120 @@
+"""A standby's directory: read once, then kept warm by following the store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from kvstore.common.errors import StoreError
+from kvstore.common.logs import log_event
+from kvstore.master import layout
+from kvstore.master.metadata.replicated import ReplicatedStore, RevisionGoneError, Update
+from kvstore.master.metrics import MasterMetrics
+from kvstore.master.replay import Replay, load, reload_segment
+from kvstore.master.roles import Roles, Standby
+
+logger = logging.getLogger(__name__)
+
+RETRY_DELAY_S = 0.5
+LAG_PERIOD_S = 1.0
+
+
+class Follower:
+    """`load()`, then `run()` until it is cancelled. `replay` may be taken over when `run` has ended."""
+
+    def __init__(self, store: ReplicatedStore, roles: Roles, metrics: MasterMetrics) -> None:
+        self._store = store
+        self._roles = roles
+        self._metrics = metrics
+        self._advanced = asyncio.Event()
+        self.replay: Replay
+        self.standby: Standby
+        self.revision = 0  # everything up to it is applied
+        self.ready_revision: int | None = None
+        self.loads = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything that was committed when it started is applied."""
+        return self.ready_revision is not None and self.revision >= self.ready_revision
+
+    async def load(self) -> None:
+        """Returns when the directory is loaded; tries for ever."""
+        while True:
+            try:
+                await self._load()
+                return
+            except StoreError as error:
+                log_event(logger, logging.WARNING, "directory_not_loaded", error=str(error))
+                await asyncio.sleep(RETRY_DELAY_S)
+
+    async def _load(self) -> None:
+        started = time.monotonic()
+        revision, _ = await self._store.revisions()
+        replay = await load(
+            self._store.at(revision), lambda kind: self._metrics.corrupt_records.labels(kind).inc()
+        )
+        self.replay, self.revision = replay, revision
+        if self.loads:
+            self.standby.replace(replay, revision)
+        else:
+            self.standby = Standby(self._roles, replay, revision)
+        self.loads += 1
+        log_event(
+            logger,
+            logging.INFO,
+            "directory_loaded",
+            revision=revision,
+            entries=replay.index.entry_count,
+            segments=len(replay.logs),
+            seconds=round(time.monotonic() - started, 3),
+        )
+
+    async def run(self) -> None:
+        watching = asyncio.create_task(self._watch_lag(), name="follower-lag")
+        try:
+            while True:
+                try:
+                    async for update in self._store.follow(self.revision):
+                        await self._apply(update)
+                except RevisionGoneError as error:
+                    # Away for longer than the store keeps its past: start again from its present.
+                    log_event(logger, logging.WARNING, "directory_reload", why=str(error))
+                    self._metrics.directory_reloads.inc()
+                    await self.load()
+                except StoreError as error:
+                    log_event(logger, logging.WARNING, "follow_failed", error=str(error))
+                    await asyncio.sleep(RETRY_DELAY_S)
+        finally:
+            watching.cancel()
+
+    async def reached(self, revision: int) -> None:
+        """Until everything up to `revision` is applied."""
+        while self.revision < revision:
+            await self._advanced.wait()
+
+    async def _apply(self, update: Update) -> None:
+        registry_changed = False
+        for change in update.changes:
+            registry_changed |= change.key.startswith(layout.SEGMENTS_PREFIX)
+            segment_id = self.replay.follow(change)
+            if segment_id is not None:
+                await reload_segment(self.replay, self._store.at(update.revision), segment_id)
+        self.revision = update.revision
+        if registry_changed:
+            self.standby.records_changed(update.revision)
+        self._advanced.set()
+        self._advanced = asyncio.Event()
+
+    async def _watch_lag(self) -> None:
+        while True:
+            try:
+                _, newest_commit = await self._store.revisions()
+                if self.ready_revision is None:
+                    self.ready_revision = newest_commit
+                self._metrics.watch_lag.set(max(0, newest_commit - self.revision))
+                self._roles.leader_address = await self._store.leader_address() or ""
+            except StoreError as error:
+                log_event(logger, logging.WARNING, "watch_lag_unknown", error=str(error))
+            await asyncio.sleep(LAG_PERIOD_S)

@@ -1,0 +1,280 @@
+"""What the stored records add up to: registry, namespaces, and every segment's log in an index.
+
+Fed with all records of one moment (`load`), then, by a follower, with each change after it (`Replay.follow`). A corrupt record
+costs what it holds and nothing else: it is counted and logged, and its segment is marked damaged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from kvstore.common.errors import CorruptRecordError, StoreError
+from kvstore.common.identity import namespace_id
+from kvstore.common.logs import log_event
+from kvstore.master import layout
+from kvstore.master.layout import ClusterRecord, LogKey, NamespaceRecord, SegmentRecord
+from kvstore.master.metadata.replicated import KeyUpdate, StoreReader
+from kvstore.master.metadata.store import Delete, Op
+from kvstore.master.records import Record, RecordKind
+from kvstore.master.state import RecoveredSegment
+from kvstore_client._native import DirectoryIndex
+from kvstore_client.wire_journal import count_entries, skip_entries
+
+logger = logging.getLogger(__name__)
+
+OnCorrupt = Callable[[str], None]  # kind of record
+
+
+@dataclass(slots=True)
+class SegmentLog:
+    """What has been read of one segment's log."""
+
+    record: SegmentRecord
+    durable_seq: int
+    next_generation: int
+    chunks_seen: int = 0
+    logged_entries: int = 0
+    damaged: bool = False
+
+    @property
+    def index(self) -> int:
+        return self.record.index
+
+    @staticmethod
+    def unread(record: SegmentRecord) -> SegmentLog:
+        return SegmentLog(record, record.snapshot_seq, record.generation + 1)
+
+
+class Replay:
+    def __init__(self, on_corrupt: OnCorrupt) -> None:
+        self._on_corrupt = on_corrupt
+        self.index = DirectoryIndex()
+        self.cluster: ClusterRecord | None = None
+        self.logs: dict[bytes, SegmentLog] = {}
+        self.namespaces: dict[bytes, NamespaceRecord] = {}  # by identity
+        self.current: dict[bytes, NamespaceRecord] = {}  # by id
+        self.lost_namespaces: set[bytes] = set()  # keys of records that can't be read
+        self.leftovers: list[Op] = []  # removes what no record stands for any more
+
+    # ---- all records of one moment: cluster, namespaces and segments before logs -----------------------------
+
+    def load_cluster(self, value: bytes | None) -> None:
+        """Raises StoreError: without it nothing else means anything."""
+        if value is None:
+            return
+        try:
+            self.cluster = ClusterRecord.decode(value)
+        except CorruptRecordError as error:
+            raise StoreError(
+                f"the cluster record is corrupt ({error}): restore the metadata store, "
+                "or remove it to start an empty cluster"
+            ) from error
+
+    def load_namespace(self, key: bytes, value: bytes) -> None:
+        try:
+            record = NamespaceRecord.decode(value)
+        except CorruptRecordError as error:
+            self._corrupt("namespace", key, error)
+            self.lost_namespaces.add(key)
+            return
+        self.lost_namespaces.discard(key)
+        self.add_namespace(record)
+
+    def add_namespace(self, record: NamespaceRecord) -> None:
+        if (old := self.namespaces.get(record.identity)) is not None:
+            self.current.pop(namespace_id(old.identity, old.epoch), None)
+        self.namespaces[record.identity] = record
+        self.current[namespace_id(record.identity, record.epoch)] = record
+
+    def load_segment(self, key: bytes, value: bytes) -> None:
+        segment_id = key[len(layout.SEGMENTS_PREFIX) :]
+        record = self._segment_record(key, value)
+        if record is None:
+            # Its log says nothing without it. The segment starts anew when it attaches, with an inventory.
+            self.leftovers += [layout.whole_log(segment_id), Delete(key)]
+            return
+        self.logs[segment_id] = SegmentLog.unread(record)
+
+    def load_log(self, page: list[tuple[bytes, bytes]]) -> None:
+        for key, value in page:
+            try:
+                at = layout.parse_log_key(key)
+            except CorruptRecordError as error:
+                self._corrupt("log key", key, error)
+                self.leftovers.append(Delete(key))
+                continue
+            log = self.logs.get(at.segment_id)
+            if log is None:
+                orphan = layout.whole_log(at.segment_id)
+                if orphan not in self.leftovers:
+                    self.leftovers.append(orphan)
+                continue
+            if at.first_seq is None and not self._is_current(log, at):
+                # A snapshot that was never finished, or was replaced.
+                self.leftovers.append(Delete(key))
+            self._load_record(log, at, key, value)
+
+    # ---- changes since then ----------------------------------------------------------------------------------
+
+    def follow(self, change: KeyUpdate) -> bytes | None:
+        """Applies one change. A segment id is returned when that segment's log has been replaced by a snapshot: it is to be read
+        again (`begin_reload` ...), as it was at the revision of the change."""
+        key, value = change.key, change.value
+        if key.startswith(layout.LOGS_PREFIX):
+            if value is not None:  # what is deleted has been replaced, or its segment goes with it
+                self._follow_log(key, value)
+        elif key.startswith(layout.SEGMENTS_PREFIX):
+            return self._follow_segment(key, value)
+        elif key.startswith(layout.NAMESPACES_PREFIX):
+            if value is not None:
+                self.load_namespace(key, value)
+            else:
+                self.lost_namespaces.discard(key)
+        elif key == layout.CLUSTER_KEY:
+            self.load_cluster(value)
+        return None
+
+    def _follow_log(self, key: bytes, value: bytes) -> None:
+        try:
+            at = layout.parse_log_key(key)
+        except CorruptRecordError as error:
+            self._corrupt("log key", key, error)
+            return
+        log = self.logs.get(at.segment_id)
+        if log is not None:
+            self._load_record(log, at, key, value)
+
+    def _follow_segment(self, key: bytes, value: bytes | None) -> bytes | None:
+        segment_id = key[len(layout.SEGMENTS_PREFIX) :]
+        log = self.logs.get(segment_id)
+        record = None if value is None else self._segment_record(key, value)
+        if record is None:
+            if log is not None:
+                del self.logs[segment_id]
+                self.index.drop_segment(log.index)
+            return None
+        if log is None or log.record.pool_id != record.pool_id or log.index != record.index:
+            if log is not None:
+                self.index.drop_segment(log.index)
+            self.logs[segment_id] = SegmentLog.unread(record)
+            return segment_id if record.generation else None
+        replaced = log.record.generation != record.generation
+        log.record = record
+        return segment_id if replaced else None
+
+    def begin_reload(self, segment_id: bytes) -> None:
+        log = self.logs[segment_id]
+        fresh = SegmentLog.unread(log.record)
+        fresh.next_generation = max(fresh.next_generation, log.next_generation)
+        self.logs[segment_id] = fresh
+        self.index.begin_inventory(log.index)
+
+    def reload_log(self, page: list[tuple[bytes, bytes]]) -> None:
+        for key, value in page:
+            self._follow_log(key, value)
+
+    def end_reload(self, segment_id: bytes) -> None:
+        self.index.end_inventory(self.logs[segment_id].index)
+
+    # ---- result ----------------------------------------------------------------------------------------------
+
+    def segments(self) -> Iterator[RecoveredSegment]:
+        for segment_id, log in self.logs.items():
+            yield RecoveredSegment(
+                log.index,
+                segment_id,
+                log.record,
+                log.durable_seq,
+                log.logged_entries,
+                log.next_generation,
+                log.damaged or log.chunks_seen != log.record.snapshot_chunks,
+            )
+
+    # ---- common ----------------------------------------------------------------------------------------------
+
+    def _segment_record(self, key: bytes, value: bytes) -> SegmentRecord | None:
+        segment_id = key[len(layout.SEGMENTS_PREFIX) :]
+        try:
+            record = SegmentRecord.decode(value)
+            for other_id, other in self.logs.items():
+                if other.index == record.index and other_id != segment_id:
+                    raise CorruptRecordError(f"index {record.index} is that of {other_id.hex()}")
+        except CorruptRecordError as error:
+            self._corrupt("segment", key, error)
+            return None
+        return record
+
+    def _load_record(self, log: SegmentLog, at: LogKey, key: bytes, value: bytes) -> None:
+        try:
+            if at.first_seq is None:
+                self._load_chunk(log, at, value)
+            else:
+                self._load_journal(log, at.first_seq, value)
+        except (CorruptRecordError, ValueError) as error:
+            log.damaged = True
+            self._corrupt("snapshot" if at.first_seq is None else "journal", key, error)
+
+    @staticmethod
+    def _is_current(log: SegmentLog, at: LogKey) -> bool:
+        return at.generation == log.record.generation and at.chunk < log.record.snapshot_chunks
+
+    def _load_chunk(self, log: SegmentLog, at: LogKey, value: bytes) -> None:
+        log.next_generation = max(log.next_generation, at.generation + 1)
+        if not self._is_current(log, at):
+            return
+        log.chunks_seen += 1
+        record = Record.decode(value, RecordKind.SNAPSHOT)
+        log.logged_entries += count_entries(record.body)
+        self.index.apply(log.index, record.body)
+
+    def _load_journal(self, log: SegmentLog, first_seq: int, value: bytes) -> None:
+        record = Record.decode(value, RecordKind.JOURNAL)
+        entries = count_entries(record.body)
+        if record.first_seq != first_seq or record.last_seq - record.first_seq + 1 != entries:
+            raise CorruptRecordError(
+                f"record counts {record.first_seq} to {record.last_seq}, "
+                f"has {entries} entries, lies at {first_seq}"
+            )
+        log.logged_entries += entries
+        if record.last_seq <= log.durable_seq:
+            return
+        if record.first_seq > log.durable_seq + 1:
+            # The record before it was lost: what is here still counts, the segment's inventory will bring
+            # the rest.
+            log.damaged = True
+            skip = 0
+        else:
+            skip = log.durable_seq + 1 - record.first_seq
+        self.index.apply(log.index, skip_entries(record.body, skip))
+        log.durable_seq = record.last_seq
+
+    def _corrupt(self, kind: str, key: bytes, error: Exception) -> None:
+        self._on_corrupt(kind)
+        log_event(logger, logging.ERROR, "record_corrupt", kind=kind, key=key, error=str(error))
+
+
+async def load(reader: StoreReader, on_corrupt: OnCorrupt) -> Replay:
+    """Everything that the reader has. Raises StoreError."""
+    replay = Replay(on_corrupt)
+    replay.load_cluster(await reader.get(layout.CLUSTER_KEY))
+    async for page in reader.scan(layout.NAMESPACES_PREFIX):
+        for key, value in page:
+            replay.load_namespace(key, value)
+    async for page in reader.scan(layout.SEGMENTS_PREFIX):
+        for key, value in page:
+            replay.load_segment(key, value)
+    async for page in reader.scan(layout.LOGS_PREFIX):
+        # In a thread: applying a page takes milliseconds, and the caller may be serving meanwhile.
+        await asyncio.to_thread(replay.load_log, page)
+    return replay
+
+
+async def reload_segment(replay: Replay, reader: StoreReader, segment_id: bytes) -> None:
+    """Reads a segment's log anew, after `Replay.follow` has asked for it. Raises StoreError."""
+    replay.begin_reload(segment_id)
+    async for page in reader.scan(layout.log_prefix(segment_id)):
+        await asyncio.to_thread(replay.reload_log, page)
+    replay.end_reload(segment_id)

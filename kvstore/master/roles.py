@@ -1,0 +1,174 @@
+"""Who answers requests: the leader's directory, or a standby's view that only reads. The ports ask `Roles.backend` each time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import NoReturn, Protocol
+
+from kvstore.common.errors import RefusedError
+from kvstore.common.identity import namespace_id
+from kvstore.master.directory import Directory, NamespaceView
+from kvstore.master.layout import SegmentRecord
+from kvstore.master.replay import Replay
+from kvstore.master.state import DirectoryState
+from kvstore_client._native import DirectoryIndex
+from kvstore_client.wire import MapRecord, NamespaceReply, SegmentState, Status
+
+
+class Backend(Protocol):
+    @property
+    def cluster_id(self) -> bytes: ...
+    @property
+    def map_epoch(self) -> int: ...
+    @property
+    def index(self) -> DirectoryIndex: ...
+    def segment_map(self) -> list[MapRecord]: ...
+    def is_current(self, ns: bytes) -> bool: ...
+    def namespaces(self) -> Iterable[NamespaceView]: ...
+    def place(self, body: bytes, preferred: int) -> bytes:
+        """The fields of a PLACE reply. Raises RefusedError, or WireError of the native module."""
+
+    async def open_namespace(self, identity: bytes, name: str) -> NamespaceReply: ...
+    async def bump_namespace(self, ns: bytes) -> NamespaceReply: ...
+    async def map_changed(self) -> None:
+        """Until the segment map may have a newer epoch."""
+
+
+class Roles:
+    """The backend of now. `directory` is there while this master leads."""
+
+    def __init__(self) -> None:
+        self._backend: Backend | None = None
+        self.directory: Directory | None = None
+        self.leader_address = ""  # control address of the leader, as far as it is known
+
+    @property
+    def backend(self) -> Backend:
+        if self._backend is None:
+            raise RefusedError(Status.UNAVAILABLE, "this master is still loading the directory")
+        return self._backend
+
+    @property
+    def map_epoch(self) -> int:
+        """0 while there is no map."""
+        return self._backend.map_epoch if self._backend is not None else 0
+
+    def lead(self, directory: Directory) -> None:
+        self._backend = self.directory = directory
+
+    def stand_by(self, standby: Standby) -> None:
+        self._backend, self.directory = standby, None
+
+    def refuse_change(self) -> NoReturn:
+        raise RefusedError(Status.NOT_LEADER, self.not_leader_text())
+
+    def not_leader_text(self) -> str:
+        leader = f"the leader is {self.leader_address}" if self.leader_address else "there is no leader now"
+        return f"this master is a standby and changes nothing: {leader}"
+
+
+class Standby:
+    """Reads of a follower's replay. The segment map is the leader's, as it last told (`mirror`); until it has, that of the records."""
+
+    def __init__(self, roles: Roles, replay: Replay, revision: int) -> None:
+        self._roles = roles
+        self._replay = replay
+        self._records_epoch = revision
+        self._mirrored: tuple[int, list[MapRecord]] | None = None
+        self._changed = asyncio.Event()
+
+    @staticmethod
+    def resigned(roles: Roles, state: DirectoryState) -> Standby:
+        """What a leader that is one no more can still answer, until it has read the records anew."""
+        replay = Replay(lambda kind: None)
+        replay.index = state.index
+        replay.cluster = state.cluster
+        for record in state.namespaces.records():
+            replay.add_namespace(record)
+        standby = Standby(roles, replay, 0)
+        standby._mirrored = (state.map_epoch, state.segment_map())
+        return standby
+
+    def replace(self, replay: Replay, revision: int) -> None:
+        """Another replay, of newer records."""
+        self._replay = replay
+        self._serve_mirrored()
+        self.records_changed(revision)
+
+    def mirror(self, epoch: int, segments: list[MapRecord]) -> None:
+        """The leader's map."""
+        self._mirrored = (epoch, segments)
+        self._serve_mirrored()
+        self._wake()
+
+    def records_changed(self, revision: int) -> None:
+        """Segments came, went or moved, in the records."""
+        self._records_epoch = revision
+        self._wake()
+
+    def _serve_mirrored(self) -> None:
+        for segment in self._mirrored[1] if self._mirrored is not None else ():
+            serving = segment.state in (SegmentState.LIVE, SegmentState.DRAINING)
+            self._replay.index.set_serving(segment.index, serving)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # ---- Backend -------------------------------------------------------------------------------------------
+
+    @property
+    def cluster_id(self) -> bytes:
+        if self._replay.cluster is None:
+            raise RefusedError(Status.UNAVAILABLE, "the cluster is being founded: try again")
+        return self._replay.cluster.cluster_id
+
+    @property
+    def map_epoch(self) -> int:
+        return self._mirrored[0] if self._mirrored is not None else self._records_epoch
+
+    @property
+    def index(self) -> DirectoryIndex:
+        return self._replay.index
+
+    def segment_map(self) -> list[MapRecord]:
+        if self._mirrored is not None:
+            return self._mirrored[1]
+        return [_map_record(segment_id, log.record) for segment_id, log in self._replay.logs.items()]
+
+    def is_current(self, ns: bytes) -> bool:
+        return ns in self._replay.current
+
+    def namespaces(self) -> Iterable[NamespaceView]:
+        for ns, record in list(self._replay.current.items()):
+            yield NamespaceView(ns, record.epoch, record.name, record.identity)
+
+    def place(self, body: bytes, preferred: int) -> bytes:
+        self._roles.refuse_change()
+
+    async def open_namespace(self, identity: bytes, name: str) -> NamespaceReply:
+        record = self._replay.namespaces.get(identity)
+        if record is None:
+            self._roles.refuse_change()
+        return NamespaceReply(namespace_id(identity, record.epoch), record.epoch)
+
+    async def bump_namespace(self, ns: bytes) -> NamespaceReply:
+        self._roles.refuse_change()
+
+    async def map_changed(self) -> None:
+        await self._changed.wait()
+
+
+def _map_record(segment_id: bytes, record: SegmentRecord) -> MapRecord:
+    return MapRecord(
+        index=record.index,
+        state=SegmentState.DRAINING if record.draining else SegmentState.LIVE,
+        segment_id=segment_id,
+        pool_id=record.pool_id,
+        capacity_bytes=record.capacity_bytes,
+        used_bytes=0,
+        host=record.host,
+        tcp_port=record.tcp_port,
+        unix_path=record.unix_path,
+    )

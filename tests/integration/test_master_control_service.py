@@ -1,0 +1,308 @@
+"""The control service of a real master: segments as gRPC peers."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from kvstore.v1 import control_pb2 as pb
+
+from kvstore.master.server import MasterServer
+from kvstore_client.wire import SegmentState, Status
+from kvstore_client.wire_journal import JournalGroup, JournalOp, encode_groups
+from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints, settings, until
+
+
+@pytest.fixture
+async def master(tmp_path: Path) -> AsyncIterator[MasterServer]:
+    server = MasterServer(settings(tmp_path, compaction_floor_entries=500, grace_s=60.0))
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def peer(master: MasterServer) -> AsyncIterator[DirectoryPeer]:
+    peer = await DirectoryPeer.greeted(master.directory_port)
+    yield peer
+    peer.close()
+
+
+@pytest.fixture
+async def segment(master: MasterServer) -> AsyncIterator[SegmentPeer]:
+    segment = SegmentPeer(master.control_port)
+    yield segment
+    await segment.close()
+
+
+def metric(master: MasterServer, name: str, **labels: str) -> float:
+    return master.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+async def test_registration_tells_a_segment_where_to_go_on(
+    master: MasterServer, peer: DirectoryPeer, segment: SegmentPeer
+) -> None:
+    ns = await peer.open_namespace(model="m")
+    registered = await segment.attach()
+    assert (registered.segment_index, registered.durable_seq, registered.need_inventory) == (0, 0, False)
+    assert list(registered.current_namespaces) == [ns]
+    assert registered.cluster_id == master.directory.state.cluster_id
+    await segment.journal(ns, fingerprints(10, 1))
+    await segment.acked()
+    again = SegmentPeer(master.control_port)
+    again.last_seq = 10
+    registered = await again.attach()
+    assert (registered.durable_seq, registered.need_inventory) == (10, False)
+    # The first stream was taken over.
+    assert (await segment.failure()).code() is grpc.StatusCode.UNAVAILABLE
+    await again.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"protocol_version": 0}, grpc.StatusCode.FAILED_PRECONDITION),
+        ({"protocol_version": 2}, grpc.StatusCode.FAILED_PRECONDITION),
+        ({"token": "wrong"}, grpc.StatusCode.UNAUTHENTICATED),
+        ({"segment_id": b"short"}, grpc.StatusCode.INVALID_ARGUMENT),
+        ({"pool_id": bytes(16)}, grpc.StatusCode.INVALID_ARGUMENT),
+        ({"host": ""}, grpc.StatusCode.INVALID_ARGUMENT),
+        ({"host": "x" * 256}, grpc.StatusCode.INVALID_ARGUMENT),
+        ({"tcp_port": 0}, grpc.StatusCode.INVALID_ARGUMENT),
+        ({"tcp_port": 65_536}, grpc.StatusCode.INVALID_ARGUMENT),
+        ({"unix_path": "/" + "x" * 107}, grpc.StatusCode.INVALID_ARGUMENT),
+        ({"capacity_bytes": 0}, grpc.StatusCode.INVALID_ARGUMENT),
+    ],
+)
+async def test_a_registration_that_does_not_fit_is_refused_with_a_reason(
+    master: MasterServer, segment: SegmentPeer, changes: dict[str, Any], code: grpc.StatusCode
+) -> None:
+    segment.call = segment.stub.Attach()
+    await segment.call.write(pb.SegmentMessage(register=segment.register(**changes)))
+    failure = await segment.failure()
+    assert failure.code() is code
+    assert failure.details()
+    refused = metric(master, "kvstore_master_version_refusals_total", port="control")
+    refused += metric(master, "kvstore_master_unauthorized_total", port="control")
+    assert refused == (code is not grpc.StatusCode.INVALID_ARGUMENT)
+    assert len(master.directory.state.segments) == 0
+
+
+async def test_a_stream_begins_with_one_register(master: MasterServer, segment: SegmentPeer) -> None:
+    segment.call = segment.stub.Attach()
+    await segment.send_batch(1, 1, b"")
+    assert (await segment.failure()).code() is grpc.StatusCode.INVALID_ARGUMENT
+    await segment.attach()
+    await segment.call.write(pb.SegmentMessage(register=segment.register()))
+    assert (await segment.failure()).code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_malformed_journal_ends_its_stream_and_no_other(
+    master: MasterServer, peer: DirectoryPeer, segment: SegmentPeer
+) -> None:
+    ns = await peer.open_namespace(model="m")
+    other = SegmentPeer(master.control_port, 2)
+    await other.attach()
+    for groups in (b"junk", bytes(16) * 70_000, b""):
+        await segment.attach()
+        await segment.send_batch(1, 1, groups)
+        failure = await segment.failure()
+        assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "journal" in (failure.details() or "")
+    await other.journal(ns, fingerprints(3, 2))
+    await other.acked()
+    assert await peer.exists(ns, fingerprints(3, 2)) == [True] * 3
+    await other.close()
+
+
+async def test_a_broken_stream_hides_the_pages_and_a_new_one_shows_them_again(
+    master: MasterServer, peer: DirectoryPeer, segment: SegmentPeer
+) -> None:
+    ns = await peer.open_namespace(model="m")
+    await segment.attach()
+    fps = fingerprints(5, 1)
+    await segment.journal(ns, fps)
+    await segment.acked()
+    epoch = peer.map_epoch
+    segment.call.cancel()
+
+    async def hidden() -> bool:
+        return not any(await peer.exists(ns, fps))
+
+    await until(hidden, "the pages are hidden")
+    assert peer.map_epoch > epoch
+    assert (await peer.segment_map())[0].state == SegmentState.SUSPECT
+    assert not (await segment.heartbeat()).known
+    await segment.attach()
+    assert await peer.exists(ns, fps) == [True] * 5
+    assert (await segment.heartbeat(used_bytes=555)).known
+    assert (await peer.segment_map())[0].used_bytes == 555
+
+
+async def test_a_gap_is_mended_by_an_inventory(
+    master: MasterServer, peer: DirectoryPeer, segment: SegmentPeer
+) -> None:
+    ns = await peer.open_namespace(model="m")
+    await segment.attach()
+    old, new = fingerprints(4, 1), fingerprints(6, 2)
+    await segment.journal(ns, old)
+    await segment.acked()
+    segment.last_seq += 2  # lost
+    await segment.journal(ns, new[:16])
+    assert (await segment.read()).WhichOneof("body") == "inventory_request"
+    for i in range(3):
+        groups = encode_groups([JournalGroup(JournalOp.ADD, ns, new[i * 32 : i * 32 + 32], (9, 9))])
+        chunk = pb.InventoryChunk(last_seq=segment.last_seq, groups=groups, first=i == 0, last=i == 2)
+        await segment.call.write(pb.SegmentMessage(inventory=chunk))
+    await segment.acked()
+    assert await peer.exists(ns, old + new) == [False] * 4 + [True] * 6
+    assert metric(master, "kvstore_master_events_total", event="journal_gap") == 1
+
+
+async def test_a_goodbye_takes_the_pages_out(
+    master: MasterServer, peer: DirectoryPeer, segment: SegmentPeer
+) -> None:
+    ns = await peer.open_namespace(model="m")
+    await segment.attach()
+    await segment.journal(ns, fingerprints(5, 1))
+    await segment.acked()
+    await segment.call.write(pb.SegmentMessage(leaving=pb.Leaving(reason="scaled in")))
+    await segment.call.done_writing()
+    assert await segment.read() is grpc.aio.EOF
+    index = master.directory.state.index
+    await until(lambda: index.entry_count == 0, "the entries are freed")
+    assert await peer.exists(ns, fingerprints(5, 1)) == [False] * 5
+
+
+async def test_the_map_is_watched_as_it_changes(master: MasterServer, segment: SegmentPeer) -> None:
+    watch = segment.stub.WatchClusterMap(pb.GetClusterMapRequest())
+    first = await asyncio.wait_for(watch.read(), 10)
+    assert list(first.segments) == []
+    await segment.attach()
+    second = await asyncio.wait_for(watch.read(), 10)
+    assert second.epoch > first.epoch
+    assert [s.state for s in second.segments] == [SegmentState.LIVE]
+    segment.call.cancel()
+    third = await asyncio.wait_for(watch.read(), 10)
+    assert [s.state for s in third.segments] == [SegmentState.SUSPECT]
+    assert (await segment.stub.GetClusterMap(pb.GetClusterMapRequest())).epoch == third.epoch
+    watch.cancel()
+
+
+async def test_namespaces_are_listed_with_what_they_hold(
+    master: MasterServer, peer: DirectoryPeer, segment: SegmentPeer
+) -> None:
+    ns = await peer.open_namespace(model="m")
+    await segment.attach()
+    await segment.journal(ns, fingerprints(5, 1), length=10)
+    await segment.acked()
+    reply = await segment.stub.ListNamespaces(pb.ListNamespacesRequest())
+    (info,) = reply.namespaces
+    assert (info.id, info.epoch, info.name, info.identity) == (ns, 0, "test", '{"model":"m"}')
+    assert (info.object_count, info.used_bytes) == (5, 50)
+
+
+async def test_churn_leaves_a_log_of_bounded_size_and_nothing_is_lost(
+    master: MasterServer, peer: DirectoryPeer, segment: SegmentPeer
+) -> None:
+    ns = await peer.open_namespace(model="m")
+    await segment.attach()
+    for round_number in range(60):
+        await segment.journal(ns, fingerprints(100, 1), length=round_number + 1)
+        await segment.acked()
+    assert segment.last_seq == 6000
+    await until(
+        lambda: metric(master, "kvstore_master_events_total", event="log_compacted") >= 1, "a compaction"
+    )
+    known = master.directory.state.segments.get(segment.segment_id)
+    assert known is not None
+    await until(lambda: known.compaction is None and known.logged_entries <= 1000, "the log is short")
+    stored = [key async for page in master._store.scan(b"l/") for key, _ in page]
+    assert len(stored) <= 12
+    assert master.directory.state.index.segment_usage(known.index) == (100, 6000)
+
+
+async def test_many_segments_journal_at_once_and_every_ack_is_true(
+    master: MasterServer, peer: DirectoryPeer
+) -> None:
+    ns = await peer.open_namespace(model="m")
+    segments = [SegmentPeer(master.control_port, number) for number in range(1, 9)]
+    await asyncio.gather(*(s.attach() for s in segments))
+
+    async def work(number: int, s: SegmentPeer) -> None:
+        for batch in range(20):
+            fps = fingerprints(32, number * 1000 + batch)
+            await s.journal(ns, fps)
+            if batch % 3 == 0:
+                await s.acked()
+                assert await (await _peer(master)).exists(ns, fps) == [True] * 32
+        await s.acked()
+
+    peers: list[DirectoryPeer] = []
+
+    async def _peer(server: MasterServer) -> DirectoryPeer:
+        if len(peers) < 4:
+            peers.append(await DirectoryPeer.greeted(server.directory_port))
+            return peers[-1]
+        return await DirectoryPeer.greeted(server.directory_port)
+
+    # Lookups of different workers use connections of their own.
+    await asyncio.gather(*(work(i, s) for i, s in enumerate(segments)))
+    assert master.directory.state.index.entry_count == 8 * 20 * 32
+    for s in segments:
+        await s.close()
+
+
+async def test_health_readiness_and_metrics_are_served(master: MasterServer) -> None:
+    def get(path: str) -> tuple[int, str]:
+        url = f"http://127.0.0.1:{master.http_port}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    assert (await asyncio.to_thread(get, "/healthz"))[0] == 200
+    assert (await asyncio.to_thread(get, "/readyz")) == (200, "ready\n")
+    assert (await asyncio.to_thread(get, "/nothing"))[0] == 404
+    status, text = await asyncio.to_thread(get, "/metrics")
+    assert status == 200
+    for name in (
+        "kvstore_master_map_epoch",
+        "kvstore_master_index_entries",
+        'kvstore_master_segments{state="suspect"}',
+        "kvstore_master_commit_seconds_bucket",
+        "kvstore_master_bad_frames_total",
+    ):
+        assert name in text
+    master._not_ready = "loading the directory"
+    assert (await asyncio.to_thread(get, "/readyz"))[0] == 503
+
+
+async def test_a_stopped_master_commits_what_it_had_accepted(tmp_path: Path) -> None:
+    server = MasterServer(settings(tmp_path))
+    await server.start()
+    peer = await DirectoryPeer.greeted(server.directory_port)
+    ns = await peer.open_namespace(model="m")
+    segment = SegmentPeer(server.control_port)
+    await segment.attach()
+    await segment.journal(ns, fingerprints(50, 1))
+    await segment.acked()
+    await server.stop()
+    await server.stop()
+    peer.close()
+    await segment.close()
+    server = MasterServer(settings(tmp_path))
+    await server.start()
+    peer = await DirectoryPeer.greeted(server.directory_port)
+    assert await peer.open_namespace(model="m") == ns
+    assert await peer.exists(ns, fingerprints(50, 1)) == [True] * 50
+    status, _ = await peer.call(3, b"short")
+    assert status is Status.BAD_REQUEST
+    peer.close()
+    await server.stop()

@@ -1,0 +1,174 @@
+"""Group commit: order, grouping, failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from kvstore.common.errors import FencedError, StoreError
+from kvstore.master import committer as committer_module
+from kvstore.master.changes import Change, NamespaceStored
+from kvstore.master.committer import Committer
+from kvstore.master.metadata.memory import MemoryStore
+from kvstore.master.metadata.store import DeleteRange, Fence, Op, Put
+
+
+class GatedStore(MemoryStore):
+    """A real store whose commits wait at a gate, and fail when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.commits: list[list[Op]] = []
+        self.error: StoreError | None = None
+
+    async def commit(self, ops: Sequence[Op], fence: Fence) -> None:
+        self.commits.append(list(ops))
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        await super().commit(ops, fence)
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.store = GatedStore()
+        self.done: list[int] = []
+        self.failed: list[int] = []
+        self.fenced: list[FencedError] = []
+
+    async def start(self) -> Committer:
+        await self.store.open()
+        committer = Committer(
+            self.store,
+            await self.store.acquire(),
+            on_done=lambda change: self.done.append(_number(change)),
+            on_failed=lambda change, error: self.failed.append(_number(change)),
+            on_commit=lambda seconds, count: None,
+            on_fenced=self.fenced.append,
+        )
+        committer.start()
+        return committer
+
+
+def _number(change: Change) -> int:
+    assert isinstance(change, NamespaceStored)
+    return change.epoch
+
+
+def submit(committer: Committer, number: int, *ops: Op) -> None:
+    committer.submit(ops or (Put(b"k%d" % number, b"v"),), NamespaceStored(b"", number))
+
+
+async def until(condition: object, timeout_s: float = 5.0) -> None:
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while not condition():  # type: ignore[operator]
+        assert asyncio.get_running_loop().time() < deadline, "condition did not come true in time"
+        await asyncio.sleep(0.002)
+
+
+async def test_what_queues_behind_a_commit_goes_into_the_next_one_in_order() -> None:
+    rig = Rig()
+    committer = await rig.start()
+    rig.store.gate.clear()
+    submit(committer, 0)
+    await until(lambda: len(rig.store.commits) == 1)
+    for number in range(1, 300):
+        submit(committer, number)
+    rig.store.gate.set()
+    await until(lambda: len(rig.done) == 300)
+    assert rig.done == list(range(300))
+    assert [len(commit) for commit in rig.store.commits] == [1, 127, 127, 45]
+    assert committer.backlog_bytes == 0
+    await committer.stop()
+
+
+async def test_operations_that_touch_the_same_keys_are_never_in_one_commit() -> None:
+    rig = Rig()
+    committer = await rig.start()
+    submit(committer, 0, Put(b"k1", b"old"), Put(b"other", b""))
+    submit(committer, 1, DeleteRange(b"k", b"l"))
+    submit(committer, 2, Put(b"k1", b"new"))
+    await until(lambda: len(rig.done) == 3)
+    assert len(rig.store.commits) == 3
+    assert await rig.store.get(b"k1") == b"new"
+    await committer.stop()
+
+
+async def test_a_failure_takes_everything_behind_it_along_and_then_work_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(committer_module, "RETRY_DELAY_S", 0.0)
+    rig = Rig()
+    committer = await rig.start()
+    rig.store.gate.clear()
+    submit(committer, 0)
+    await until(lambda: len(rig.store.commits) == 1)
+    for number in range(1, 200):
+        submit(committer, number)
+    other = asyncio.create_task(committer.commit((Put(b"direct", b""),)))
+    await asyncio.sleep(0)
+    rig.store.error = StoreError("disk full")
+    rig.store.gate.set()
+    await until(lambda: len(rig.failed) == 200)
+    assert rig.failed == list(range(200))
+    with pytest.raises(StoreError, match="disk full"):
+        await other
+    rig.store.error = None
+    submit(committer, 500)
+    await until(lambda: rig.done == [500])
+    await committer.stop()
+
+
+async def test_being_fenced_is_reported() -> None:
+    rig = Rig()
+    committer = await rig.start()
+    await rig.store.acquire()
+    submit(committer, 1)
+    await until(lambda: bool(rig.fenced))
+    assert rig.failed == [1]
+    await committer.stop()
+
+
+async def test_a_submission_over_the_bounds_fails_alone_and_the_rest_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(committer_module, "RETRY_DELAY_S", 0.0)
+    rig = Rig()
+    committer = await rig.start()
+    submit(committer, 0)
+    submit(committer, 1, Put(b"k", bytes(2 << 20)))
+    await until(lambda: rig.failed == [1])
+    assert rig.done == [0]
+    submit(committer, 2)
+    await until(lambda: rig.done == [0, 2])
+    await committer.stop()
+
+
+async def test_a_full_backlog_makes_readers_wait_until_there_is_room() -> None:
+    rig = Rig()
+    committer = await rig.start()
+    rig.store.gate.clear()
+    for number in range(50):
+        submit(committer, number, Put(b"k%d" % number, bytes(1_000_000)))
+    assert committer.backlog_bytes > committer_module.BACKLOG_BYTES_MAX
+    waiting = asyncio.create_task(committer.wait_for_room())
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    rig.store.gate.set()
+    await asyncio.wait_for(waiting, 5)
+    assert committer.backlog_bytes <= committer_module.BACKLOG_BYTES_MAX
+    await committer.stop()
+
+
+async def test_stopping_commits_what_was_accepted() -> None:
+    rig = Rig()
+    committer = await rig.start()
+    for number in range(20):
+        submit(committer, number)
+    await committer.stop()
+    await committer.stop()
+    assert rig.done == list(range(20))

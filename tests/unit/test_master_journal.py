@@ -1,0 +1,442 @@
+"""Journal, inventory and compaction in the master's state machine, on a store whose commits the test
+controls."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kvstore.master import effects as ef
+from kvstore.master import events as ev
+from kvstore.master.segment_logs import RECORD_ENTRIES_MAX, LogLimits
+from kvstore.master.state import StateLimits
+from kvstore_client.wire import SegmentState, Status
+from support.state_rig import ModelSegment, StateRig, attach, directory_content
+
+
+@pytest.fixture
+def model() -> ModelSegment:
+    return ModelSegment(1, random.Random(1))
+
+
+async def test_entries_are_found_only_once_their_record_is_durable(model: ModelSegment) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    model.add(1, 2, 3)
+    rig.feed(model.batch(1, 1))
+    assert directory_content(rig, model) == {}
+    assert rig.take(ef.AckJournal) == []
+    await rig.commit()
+    assert directory_content(rig, model) == model.content()
+    assert rig.take(ef.AckJournal) == [ef.AckJournal(1, 3)]
+
+
+async def test_acked_entries_survive_a_restart_and_unacked_ones_are_asked_for_again(
+    model: ModelSegment,
+) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    model.add(*range(10))
+    rig.feed(model.batch(1, 1, 6))
+    await rig.commit()
+    rig.feed(model.batch(1, 7))
+    await rig.restart()
+    assert directory_content(rig, model) == model.content(6)
+    accepted = await attach(rig, model, 2)
+    assert (accepted.durable_seq, accepted.need_inventory) == (6, False)
+
+
+async def test_entries_sent_twice_are_applied_once(model: ModelSegment) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    model.add(1, 2)
+    model.remove(1)
+    model.add(3)
+    rig.feed(model.batch(1, 1, 2))
+    rig.feed(model.batch(1, 1, 2))
+    rig.feed(model.batch(1, 2, 4))  # overlaps by one
+    await rig.commit()
+    assert rig.segment(model.segment_id).durable_seq == 4
+    assert directory_content(rig, model) == model.content()
+    rig.take(ef.AckJournal)
+    rig.feed(model.batch(1, 1, 4))
+    assert rig.take(ef.AckJournal) == [ef.AckJournal(1, 4)]
+    assert not rig.pending
+
+
+async def test_a_gap_asks_for_the_inventory_and_ignores_the_journal_until_it_has_come(
+    model: ModelSegment,
+) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    model.add(1, 2, 3, 4)
+    rig.feed(model.batch(1, 1, 2))
+    rig.feed(model.batch(1, 4))
+    assert rig.take(ef.RequestInventory) == [ef.RequestInventory(1)]
+    assert "journal_gap" in rig.reports()
+    await rig.commit()
+    assert directory_content(rig, model) == model.content(2)
+    model.remove(1)
+    rig.feed(model.batch(1, 5))
+    assert not rig.pending
+    for chunk in model.inventory(1):
+        rig.feed(chunk)
+    model.add(9)
+    rig.feed(model.batch(1, 6))
+    await rig.commit()
+    assert directory_content(rig, model) == model.content()
+    await rig.restart()
+    assert directory_content(rig, model) == model.content()
+    assert rig.segment(model.segment_id).durable_seq == 6
+
+
+async def test_an_inventory_in_chunks_replaces_what_was_there(model: ModelSegment) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    model.add(*range(100))
+    rig.feed(model.batch(1, 1))
+    await rig.commit()
+    model.remove(*range(50))
+    model.add(*range(200, 230))
+    model.oldest_kept_seq = model.last_seq + 1
+    accepted = await attach(rig, model, 2)
+    assert accepted.need_inventory
+    for chunk in model.inventory(2, chunk_entries=7):
+        rig.feed(chunk)
+    await rig.commit()
+    assert directory_content(rig, model) == model.content()
+    assert rig.take(ef.AckJournal)[-1] == ef.AckJournal(2, model.last_seq)
+    await rig.restart()
+    assert directory_content(rig, model) == model.content()
+    assert not rig.corrupt
+
+
+async def test_an_empty_inventory_empties_the_segment(model: ModelSegment) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    model.add(1, 2)
+    rig.feed(model.batch(1, 1))
+    await rig.commit()
+    model.remove(1, 2)
+    for chunk in model.inventory(1):
+        rig.feed(chunk)
+    await rig.commit()
+    assert directory_content(rig, model) == {}
+    await rig.restart()
+    assert directory_content(rig, model) == {}
+    assert rig.segment(model.segment_id).durable_seq == 4
+
+
+async def test_an_inventory_that_breaks_off_leaves_a_whole_log_behind(model: ModelSegment) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    model.add(*range(40))
+    rig.feed(model.batch(1, 1))
+    await rig.commit()
+    for chunk in model.inventory(1, chunk_entries=10)[:2]:
+        rig.feed(chunk)
+    await rig.commit()
+    rig.feed(ev.StreamLost(1))
+    await rig.restart()
+    assert directory_content(rig, model) == model.content()
+    assert not rig.corrupt
+    accepted = await attach(rig, model, 2)
+    assert (accepted.durable_seq, accepted.need_inventory) == (40, False)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "groups"),
+    [(1, 1, b"junk"), (1, 2, None), (2, 1, None), (0, 0, None), (1, 0, b"")],
+    ids=["not groups", "wrong count", "backwards", "zero", "empty"],
+)
+async def test_a_malformed_batch_closes_its_stream_and_nothing_else(
+    model: ModelSegment, first: int, last: int, groups: bytes | None
+) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    model.add(1)
+    good = model.batch(1, 1).groups
+    rig.feed(ev.JournalReceived(1, first, last, good if groups is None else groups))
+    (closed,) = rig.take(ef.CloseSession)
+    assert closed.status is Status.BAD_REQUEST
+    assert not rig.pending
+    rig.feed(ev.StreamLost(1))
+    assert not (await attach(rig, model, 2)).need_inventory
+
+
+async def test_inventory_chunks_out_of_order_or_with_removes_are_refused(model: ModelSegment) -> None:
+    model.add(1)
+    model.remove(1)
+    chunk = ModelSegment(1, random.Random(2)).inventory(1)[0]
+    for bad in (
+        ev.InventoryReceived(1, 0, b"", False, False),
+        ev.InventoryReceived(1, 2, model.batch(1, 1).groups, True, True),
+        ev.InventoryReceived(1, 2, b"junk", True, True),
+    ):
+        rig = await StateRig().start()
+        await attach(rig, model, 1)
+        rig.feed(bad)
+        assert [c.status for c in rig.take(ef.CloseSession)] == [Status.BAD_REQUEST]
+    assert chunk.first and chunk.last
+
+
+async def test_a_failed_commit_closes_the_stream_and_the_journal_is_resumed_without_a_hole(
+    model: ModelSegment,
+) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    model.add(1, 2)
+    rig.feed(model.batch(1, 1))
+    await rig.commit()
+    for applied in (False, True):
+        model.add(3, 4, 5)
+        durable = rig.segment(model.segment_id).durable_seq
+        rig.feed(model.batch(1 if not applied else 3, durable + 1, durable + 2))
+        rig.feed(model.batch(1 if not applied else 3, durable + 3))
+        await rig.fail_commits(applied=applied)
+        assert {c.session for c in rig.take(ef.CloseSession)} == {1 if not applied else 3}
+        rig.feed(ev.StreamLost(1 if not applied else 3))
+        accepted = await attach(rig, model, 2 if not applied else 4)
+        assert accepted.durable_seq == durable
+        # Sent again, cut into other batches.
+        session = accepted.session
+        rig.feed(model.batch(session, durable + 1, durable + 1))
+        rig.feed(model.batch(session, durable + 2))
+        await rig.commit()
+        assert directory_content(rig, model) == model.content()
+        if not applied:
+            rig.feed(ev.StreamLost(session))
+            await attach(rig, model, 3)
+    await rig.restart()
+    assert directory_content(rig, model) == model.content()
+    assert rig.segment(model.segment_id).durable_seq == model.last_seq
+    assert not rig.segment(model.segment_id).damaged
+
+
+async def test_a_batch_larger_than_a_record_is_split_and_acked_whole(model: ModelSegment) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    count = RECORD_ENTRIES_MAX * 2 + 5
+    model.add(*(i % 300 for i in range(count)))
+    rig.feed(model.batch(1, 1))
+    assert len(rig.pending) == 3
+    await rig.commit()
+    assert rig.take(ef.AckJournal)[-1] == ef.AckJournal(1, count)
+    assert directory_content(rig, model) == model.content()
+    await rig.restart()
+    assert directory_content(rig, model) == model.content()
+
+
+async def test_journals_of_a_segment_that_left_or_was_never_accepted_are_not_taken(
+    model: ModelSegment,
+) -> None:
+    rig = await StateRig().start()
+    model.add(1)
+    rig.feed(model.batch(7, 1))
+    assert not rig.pending
+    rig.feed(ev.SegmentAttached(1, model.registration()))
+    rig.feed(model.batch(1, 1))  # before the registration is durable
+    assert [c.status for c in rig.take(ef.CloseSession)] == [Status.BAD_REQUEST]
+    await rig.commit()
+    rig.feed(ev.SegmentLeaving(1, "done"))
+    await rig.commit()
+    rig.feed(model.batch(1, 1))
+    assert not rig.pending
+    assert rig.segment(model.segment_id).state is SegmentState.GONE
+
+
+async def test_a_log_full_of_dead_entries_is_compacted(model: ModelSegment) -> None:
+    from kvstore.master.committer import Committer
+    from kvstore.master.compaction import compact
+
+    limits = StateLimits(log=LogLimits(compaction_factor=2.0, compaction_floor_entries=50))
+    rig = await StateRig(limits).start()
+    await attach(rig, model, 1)
+    seq = 0
+    while not (orders := rig.take(ef.CompactLog)):
+        model.add(*range(20), length=seq)
+        rig.feed(model.batch(1, seq + 1))
+        seq = model.last_seq
+        await rig.commit()
+        assert seq < 500
+    (order,) = orders
+    assert rig.segment(model.segment_id).logged_entries > 2 * 20 + 50
+    committer = Committer(
+        rig.store,
+        rig.fence,
+        on_done=lambda change: None,
+        on_failed=lambda change, error: None,
+        on_commit=lambda seconds, count: None,
+        on_fenced=lambda error: None,
+    )
+    committer.start()
+    written = await compact(rig.store, committer, order)
+    # The journal goes on meanwhile.
+    model.remove(0, 1)
+    rig.feed(model.batch(1, seq + 1))
+    await rig.commit()
+    rig.feed(written)
+    await rig.commit()
+    assert rig.segment(model.segment_id).logged_entries == 20 + 2
+    assert "log_compacted" in rig.reports()
+    keys = [key async for page in rig.store.scan(b"l/") for key, _ in page]
+    assert len(keys) == 2  # one chunk, one journal record
+    await rig.restart()
+    assert directory_content(rig, model) == model.content()
+    assert rig.segment(model.segment_id).logged_entries == 22
+    await committer.stop()
+
+
+async def test_an_inventory_makes_a_running_compaction_void(model: ModelSegment) -> None:
+    limits = StateLimits(log=LogLimits(compaction_factor=1.1, compaction_floor_entries=1))
+    rig = await StateRig(limits).start()
+    await attach(rig, model, 1)
+    model.add(1, 1, 1, 1)
+    rig.feed(model.batch(1, 1))
+    await rig.commit()
+    (order,) = rig.take(ef.CompactLog)
+    for chunk in model.inventory(1):
+        rig.feed(chunk)
+    await rig.commit()
+    rig.feed(ev.CompactionWritten(model.segment_id, order.generation, order.through_seq, 1, 1, 0))
+    assert not rig.pending
+    await rig.restart()
+    assert directory_content(rig, model) == model.content()
+
+
+async def test_a_compaction_that_finds_a_lost_record_asks_for_the_inventory_instead(
+    model: ModelSegment,
+) -> None:
+    limits = StateLimits(log=LogLimits(compaction_factor=1.1, compaction_floor_entries=1))
+    rig = await StateRig(limits).start()
+    await attach(rig, model, 1)
+    model.add(1, 1, 1, 1)
+    rig.feed(model.batch(1, 1))
+    await rig.commit()
+    (order,) = rig.take(ef.CompactLog)
+    rig.feed(ev.CompactionWritten(model.segment_id, order.generation, order.through_seq, 1, 1, 1))
+    assert rig.take(ef.RequestInventory) == [ef.RequestInventory(1)]
+    assert not rig.pending
+    assert directory_content(rig, model) == model.content()
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_whatever_happens_the_directory_holds_what_was_acked(seed: int) -> None:
+    """Random journals, overlaps, gaps, failed and unknown commits, lost streams, restarts of both sides,
+    inventories."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    rig = await StateRig(StateLimits(log=LogLimits(2.0, 10**9))).start()
+    models = [ModelSegment(i, rng) for i in range(2)]
+    session = 0
+    sessions: dict[bytes, int] = {}
+    acked: dict[bytes, int] = {}
+    numbers = range(60)
+    sent: dict[bytes, int] = {}
+    # An inventory that was given up has shown the index entries of this number: until then it is ahead of
+    # durable_seq.
+    ahead: dict[bytes, int] = {}
+
+    def absorb() -> None:
+        for effect in rig.effects:
+            for model in models:
+                if getattr(effect, "session", None) != sessions.get(model.segment_id, -1):
+                    continue
+                if isinstance(effect, ef.AckJournal):
+                    acked[model.segment_id] = max(acked[model.segment_id], effect.durable_seq)
+                elif isinstance(effect, ef.AcceptSegment):
+                    sent[model.segment_id] = effect.durable_seq
+                    if effect.need_inventory:
+                        inventory(model)
+                elif isinstance(effect, ef.RequestInventory):
+                    inventory(model)
+                elif isinstance(effect, ef.CloseSession):
+                    lost.append(model)
+        rig.effects.clear()
+
+    def inventory(model: ModelSegment) -> None:
+        todo.extend(model.inventory(sessions[model.segment_id], chunk_entries=rng.randint(1, 20)))
+        sent[model.segment_id] = ahead[model.segment_id] = model.last_seq
+
+    for step in range(300):
+        model = rng.choice(models)
+        todo: list[ev.Event] = []
+        lost: list[ModelSegment] = []
+        current = sessions.get(model.segment_id)
+        dice = rng.random()
+        if current is None or dice < 0.03:
+            session += 1
+            if current is not None and rng.random() < 0.5:
+                rig.feed(ev.StreamLost(current))
+            if rng.random() < 0.1:
+                model.new_pool()
+                ahead.pop(model.segment_id, None)
+                acked[model.segment_id] = 0
+            acked.setdefault(model.segment_id, 0)
+            kept_from = acked[model.segment_id] + (1 if rng.random() < 0.8 else 3)
+            model.oldest_kept_seq = min(kept_from, model.last_seq + 1)
+            sessions[model.segment_id] = session
+            sent.pop(model.segment_id, None)
+            rig.feed(ev.SegmentAttached(session, model.registration()))
+        elif dice < 0.08:
+            await rig.fail_commits(applied=rng.random() < 0.5)
+        elif dice < 0.10:
+            await rig.commit(rng.randint(0, 3))
+            absorb()
+            await rig.restart()
+            sessions.clear()
+            sent.clear()
+            ahead.clear()
+        elif dice < 0.5:
+            await rig.commit(rng.randint(0, 3))
+        elif model.segment_id in sent:
+            for _ in range(rng.randint(1, 8)):
+                if rng.random() < 0.6:
+                    model.add(rng.choice(numbers), length=rng.randint(1, 9))
+                else:
+                    model.remove(rng.choice(numbers))
+            first = sent[model.segment_id] + 1
+            if rng.random() < 0.1:
+                first = max(1, first - rng.randint(1, 4))  # an overlap
+            elif rng.random() < 0.03 and model.last_seq > first:
+                first += 1  # a gap
+            rig.feed(model.batch(current, first))
+            sent[model.segment_id] = model.last_seq
+        absorb()
+        for event in todo:
+            rig.feed(event)
+        for closed in lost:
+            rig.feed(ev.StreamLost(sessions.pop(closed.segment_id, -1)))
+            sent.pop(closed.segment_id, None)
+        for known in models:
+            segment = rig.state.segments.get(known.segment_id)
+            if (
+                segment is None
+                or segment.record.pool_id != known.pool_id
+                or segment.state is SegmentState.GONE
+            ):
+                continue
+            assert segment.durable_seq <= segment.accepted_seq
+            if segment.inventory is None and not segment.damaged and not _inventory_on_its_way(rig, known):
+                if segment.durable_seq >= ahead.get(known.segment_id, 0):
+                    held = directory_content(rig, known)
+                    assert held == known.content(segment.durable_seq), f"step {step}"
+                assert segment.durable_seq >= acked.get(known.segment_id, 0)
+    await rig.commit()
+    await rig.restart()
+    for known in models:
+        segment = rig.state.segments.get(known.segment_id)
+        if segment is not None and segment.record.pool_id == known.pool_id and not segment.damaged:
+            assert directory_content(rig, known) == known.content(segment.durable_seq)
+    assert not rig.corrupt
+
+
+def _inventory_on_its_way(rig: StateRig, model: ModelSegment) -> bool:
+    from kvstore.master.changes import InventoryChunkStored, InventoryStored
+
+    return any(
+        isinstance(commit.change, InventoryChunkStored | InventoryStored)
+        and commit.change.segment_id == model.segment_id
+        for commit in rig.pending
+    )

@@ -1,0 +1,239 @@
+"""Who is in the cluster: states and transitions of segments, on a clock the test turns."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kvstore.master import effects as ef
+from kvstore.master import events as ev
+from kvstore.master.membership import MembershipLimits
+from kvstore.master.state import StateLimits
+from kvstore_client.wire import SegmentState, Status
+from support.state_rig import ModelSegment, StateRig, attach, directory_content
+
+LIMITS = StateLimits(
+    MembershipLimits(grace_s=100.0, heartbeat_timeout_s=10.0, segments_max=3), recovery_s=5.0
+)
+
+
+@pytest.fixture
+def model() -> ModelSegment:
+    return ModelSegment(1, random.Random(1))
+
+
+async def filled(model: ModelSegment) -> StateRig:
+    """A segment with three objects, attached by session 1."""
+    rig = await StateRig(LIMITS).start()
+    await attach(rig, model, 1)
+    model.add(1, 2, 3)
+    rig.feed(model.batch(1, 1))
+    await rig.commit()
+    rig.take(ef.BroadcastMap)
+    return rig
+
+
+def served(rig: StateRig) -> bool:
+    from kvstore_client.wire import ExistsReply, ExistsRequest
+    from support.state_rig import NS, fingerprint
+
+    reply = rig.state.index.exists(ExistsRequest(NS, fingerprint(1)).encode())
+    return ExistsReply.decode(reply).present[0]
+
+
+def beat(model: ModelSegment, used: int = 0) -> ev.HeartbeatReceived:
+    return ev.HeartbeatReceived(model.segment_id, model.pool_id, used, 0)
+
+
+async def test_a_segment_is_live_only_once_its_registration_is_durable(model: ModelSegment) -> None:
+    rig = await StateRig(LIMITS).start()
+    epoch = rig.state.map_epoch
+    rig.feed(ev.SegmentAttached(1, model.registration()))
+    assert rig.segment(model.segment_id).state is SegmentState.SUSPECT
+    assert rig.take(ef.AcceptSegment) == []
+    await rig.commit()
+    assert rig.segment(model.segment_id).state is SegmentState.LIVE
+    assert rig.state.map_epoch > epoch
+    assert rig.take(ef.AcceptSegment) == [ef.AcceptSegment(1, 0, 0, False)]
+
+
+async def test_a_broken_stream_makes_it_suspect_and_the_same_pool_brings_it_back(model: ModelSegment) -> None:
+    rig = await filled(model)
+    rig.feed(ev.StreamLost(1))
+    assert rig.segment(model.segment_id).state is SegmentState.SUSPECT
+    assert len(rig.take(ef.BroadcastMap)) == 1
+    assert not served(rig)
+    assert directory_content(rig, model) == model.content()
+    accepted = await attach(rig, model, 2)
+    assert (accepted.durable_seq, accepted.need_inventory) == (3, False)
+    assert not rig.pending, "nothing new had to be stored"
+    assert served(rig)
+
+
+async def test_a_new_pool_starts_with_nothing_under_another_index(model: ModelSegment) -> None:
+    rig = await filled(model)
+    old_index = rig.segment(model.segment_id).index
+    rig.feed(ev.StreamLost(1))
+    model.new_pool()
+    rig.feed(ev.SegmentAttached(2, model.registration()))
+    assert rig.take(ef.DropEntries) == [ef.DropEntries(old_index)]
+    await rig.commit()
+    (accepted,) = rig.take(ef.AcceptSegment)
+    assert (accepted.durable_seq, accepted.need_inventory) == (0, False)
+    assert accepted.segment_index != old_index
+    assert not served(rig)
+    await rig.restart()
+    assert rig.state.index.entry_count == 0
+    assert rig.segment(model.segment_id).record.pool_id == model.pool_id
+
+
+async def test_after_the_grace_period_a_silent_segment_is_gone_for_good(model: ModelSegment) -> None:
+    rig = await filled(model)
+    rig.feed(ev.StreamLost(1))
+    rig.feed(ev.Tick(), after_s=99)
+    assert rig.segment(model.segment_id).state is SegmentState.SUSPECT
+    rig.feed(ev.Tick(), after_s=1)
+    assert rig.segment(model.segment_id).state is SegmentState.GONE
+    await rig.commit()
+    assert rig.take(ef.DropEntries) == [ef.DropEntries(0)]
+    rig.feed(ev.Tick(), after_s=100)
+    assert rig.state.segments.get(model.segment_id) is None
+    await rig.restart()
+    assert rig.state.index.entry_count == 0
+    assert len(rig.state.segments) == 0
+
+
+async def test_a_goodbye_takes_its_pages_out_at_once(model: ModelSegment) -> None:
+    rig = await filled(model)
+    rig.feed(ev.SegmentLeaving(1, "scaled in"))
+    assert rig.segment(model.segment_id).state is SegmentState.GONE
+    assert not served(rig)
+    await rig.commit()
+    rig.feed(ev.StreamLost(1))
+    assert rig.segment(model.segment_id).state is SegmentState.GONE
+    accepted = await attach(rig, model, 2)
+    assert (accepted.durable_seq, accepted.need_inventory) == (0, False)
+
+
+async def test_stopped_heartbeats_make_it_suspect_and_any_message_brings_it_back(model: ModelSegment) -> None:
+    rig = await filled(model)
+    for _ in range(5):
+        rig.feed(ev.Tick(), after_s=6)
+        rig.feed(beat(model, used=77))
+    assert rig.segment(model.segment_id).state is SegmentState.LIVE
+    assert rig.segment(model.segment_id).used_bytes == 77
+    rig.feed(ev.Tick(), after_s=10)
+    assert rig.segment(model.segment_id).state is SegmentState.SUSPECT
+    assert "segment_suspect" in rig.reports()
+    rig.feed(beat(model))
+    assert rig.segment(model.segment_id).state is SegmentState.LIVE
+    rig.feed(ev.Tick(), after_s=10)
+    model.add(4)
+    rig.feed(model.batch(1, 4))
+    assert rig.segment(model.segment_id).state is SegmentState.LIVE
+
+
+async def test_heartbeats_of_strangers_are_not_known(model: ModelSegment) -> None:
+    rig = await filled(model)
+    assert rig.state.membership.knows(model.segment_id, model.pool_id)
+    assert not rig.state.membership.knows(model.segment_id, b"x" * 16)
+    assert not rig.state.membership.knows(b"x" * 16, model.pool_id)
+    rig.feed(ev.StreamLost(1))
+    assert not rig.state.membership.knows(model.segment_id, model.pool_id)
+
+
+async def test_a_second_stream_takes_over_from_the_first(model: ModelSegment) -> None:
+    rig = await filled(model)
+    rig.feed(ev.SegmentAttached(2, model.registration()))
+    assert [c.session for c in rig.take(ef.CloseSession)] == [1]
+    rig.feed(ev.StreamLost(1))  # of the one that was closed
+    assert rig.segment(model.segment_id).state is SegmentState.LIVE
+    rig.feed(ev.StreamLost(2))
+    assert rig.segment(model.segment_id).state is SegmentState.SUSPECT
+
+
+async def test_a_restarted_master_serves_at_once_and_suspects_who_does_not_come(model: ModelSegment) -> None:
+    rig = await filled(model)
+    before = rig.state.map_epoch
+    await rig.restart()
+    assert rig.state.map_epoch > before
+    assert served(rig)
+    rig.feed(ev.Tick(), after_s=4.9)
+    assert served(rig)
+    rig.feed(ev.Tick(), after_s=0.1)
+    assert not served(rig)
+    await attach(rig, model, 2)
+    assert served(rig)
+
+
+async def test_a_moved_endpoint_is_durable_before_it_is_told(model: ModelSegment) -> None:
+    rig = await filled(model)
+    rig.feed(ev.StreamLost(1))
+    rig.feed(ev.SegmentAttached(2, model.registration(host="10.9.9.9", tcp_port=1)))
+    assert rig.take(ef.AcceptSegment) == []
+    await rig.commit()
+    assert len(rig.take(ef.AcceptSegment)) == 1
+    await rig.restart()
+    (record,) = rig.state.segment_map()
+    assert (record.host, record.tcp_port) == ("10.9.9.9", 1)
+    assert directory_content(rig, model) == model.content()
+
+
+async def test_a_registration_that_could_not_be_stored_counts_for_nothing(model: ModelSegment) -> None:
+    rig = await StateRig(LIMITS).start()
+    rig.feed(ev.SegmentAttached(1, model.registration()))
+    await rig.fail_commits()
+    assert [c.status for c in rig.take(ef.CloseSession)] == [Status.UNAVAILABLE]
+    rig.feed(ev.StreamLost(1))
+    await attach(rig, model, 2)
+    model.add(1)
+    rig.feed(model.batch(2, 1))
+    await rig.commit()
+    # An endpoint that could not be stored is stored with the next attach.
+    rig.feed(ev.SegmentAttached(3, model.registration(host="moved")))
+    await rig.fail_commits()
+    rig.feed(ev.StreamLost(3))
+    rig.feed(ev.SegmentAttached(4, model.registration(host="moved")))
+    await rig.commit()
+    await rig.restart()
+    assert rig.state.segment_map()[0].host == "moved"
+    assert directory_content(rig, model) == model.content()
+
+
+async def test_draining_survives_a_restart_and_an_attach(model: ModelSegment) -> None:
+    rig = await filled(model)
+    rig.feed(ev.DrainRequested(model.segment_id, True))
+    await rig.commit()
+    assert rig.segment(model.segment_id).state is SegmentState.DRAINING
+    assert not rig.segment(model.segment_id).placeable
+    assert served(rig)
+    await rig.restart()
+    await attach(rig, model, 2)
+    assert rig.segment(model.segment_id).state is SegmentState.DRAINING
+    rig.feed(ev.DrainRequested(model.segment_id, False))
+    assert rig.segment(model.segment_id).placeable
+
+
+async def test_more_segments_than_the_limit_are_refused() -> None:
+    rig = await StateRig(LIMITS).start()
+    rng = random.Random(1)
+    for i in range(3):
+        await attach(rig, ModelSegment(i, rng), i)
+    rig.feed(ev.SegmentAttached(9, ModelSegment(9, rng).registration()))
+    (closed,) = rig.take(ef.CloseSession)
+    assert closed.session == 9
+    assert "3 segments" in closed.reason
+
+
+async def test_a_journal_behind_its_own_past_needs_an_inventory(model: ModelSegment) -> None:
+    rig = await filled(model)
+    rig.feed(ev.StreamLost(1))
+    model.log = model.log[:1]
+    accepted = await attach(rig, model, 2)
+    assert accepted.need_inventory
+    for chunk in model.inventory(2):
+        rig.feed(chunk)
+    await rig.commit()
+    assert directory_content(rig, model) == model.content()
+    assert rig.segment(model.segment_id).durable_seq == 1

@@ -1,0 +1,138 @@
+"""Namespaces in the master's state machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvstore.common.errors import RefusedError
+from kvstore.common.identity import canonical_json, check_identity, identity_hash, namespace_id
+from kvstore.master import effects as ef
+from kvstore.master import events as ev
+from kvstore.master import layout
+from kvstore.master.recovery import EPOCH_FLOOR_STEP
+from kvstore.master.state import StateLimits
+from kvstore_client.wire import Status
+from support.state_rig import StateRig
+
+IDENTITY = b'{"dtype":"bf16","model":"m"}'
+
+
+async def test_an_open_is_answered_once_it_is_durable_and_shared_by_those_who_wait() -> None:
+    rig = await StateRig().start()
+    rig.feed(ev.NamespaceOpened(1, IDENTITY, "m"))
+    rig.feed(ev.NamespaceOpened(2, IDENTITY, "m"))
+    assert len(rig.pending) == 1
+    assert rig.take(ef.NamespaceReady) == []
+    ns = namespace_id(IDENTITY, 0)
+    assert not rig.state.namespaces.is_current(ns)
+    await rig.commit()
+    assert rig.take(ef.NamespaceReady) == [ef.NamespaceReady(1, ns, 0), ef.NamespaceReady(2, ns, 0)]
+    assert rig.state.namespaces.is_current(ns)
+    rig.feed(ev.NamespaceOpened(3, IDENTITY, "m"))
+    assert rig.take(ef.NamespaceReady) == [ef.NamespaceReady(3, ns, 0)]
+    assert not rig.pending
+
+
+async def test_a_bump_makes_one_new_epoch_however_many_ask() -> None:
+    rig = await StateRig().start()
+    rig.feed(ev.NamespaceOpened(1, IDENTITY, "m"))
+    await rig.commit()
+    old, new = namespace_id(IDENTITY, 0), namespace_id(IDENTITY, 1)
+    rig.take(ef.NamespaceReady)
+    rig.feed(ev.NamespaceBumped(2, old))
+    rig.feed(ev.NamespaceBumped(3, old))
+    await rig.commit()
+    rig.feed(ev.NamespaceBumped(4, old))
+    assert [(r.request, r.ns, r.epoch) for r in rig.take(ef.NamespaceReady)] == [
+        (n, new, 1) for n in (2, 3, 4)
+    ]
+    assert rig.take(ef.RetireNamespaces) == [ef.RetireNamespaces((old,))]
+    assert not rig.state.namespaces.is_current(old)
+    assert rig.state.namespaces.is_current(new)
+    await rig.restart()
+    assert not rig.state.namespaces.is_current(old)
+    assert rig.state.namespaces.is_current(new)
+    rig.feed(ev.NamespaceBumped(5, old))
+    assert rig.take(ef.NamespaceReady) == [ef.NamespaceReady(5, new, 1)]
+
+
+async def test_bumping_an_unknown_namespace_is_refused() -> None:
+    rig = await StateRig().start()
+    rig.feed(ev.NamespaceBumped(1, b"unknown!"))
+    (refused,) = rig.take(ef.NamespaceRefused)
+    assert refused.status is Status.STALE_NAMESPACE
+
+
+async def test_an_open_or_bump_that_can_not_be_stored_is_refused_and_can_be_tried_again() -> None:
+    rig = await StateRig().start()
+    rig.feed(ev.NamespaceOpened(1, IDENTITY, "m"))
+    await rig.fail_commits()
+    assert [r.status for r in rig.take(ef.NamespaceRefused)] == [Status.UNAVAILABLE]
+    rig.feed(ev.NamespaceOpened(2, IDENTITY, "m"))
+    await rig.commit()
+    ns = namespace_id(IDENTITY, 0)
+    rig.feed(ev.NamespaceBumped(3, ns))
+    await rig.fail_commits()
+    assert [r.status for r in rig.take(ef.NamespaceRefused)] == [Status.UNAVAILABLE]
+    assert rig.state.namespaces.is_current(ns)
+    rig.feed(ev.NamespaceBumped(4, ns))
+    await rig.commit()
+    assert rig.state.namespaces.is_current(namespace_id(IDENTITY, 1))
+
+
+async def test_namespaces_over_the_limit_are_refused() -> None:
+    rig = await StateRig(StateLimits(namespaces_max=1)).start()
+    rig.feed(ev.NamespaceOpened(1, IDENTITY, "m"))
+    rig.feed(ev.NamespaceOpened(2, b'{"model":"other"}', "o"))
+    (refused,) = rig.take(ef.NamespaceRefused)
+    assert refused.request == 2
+    assert "namespaces_max" in refused.text
+
+
+async def test_past_epochs_of_a_namespace_whose_record_was_lost_never_come_back() -> None:
+    rig = await StateRig().start()
+    rig.feed(ev.NamespaceOpened(1, IDENTITY, "m"))
+    await rig.commit()
+    rig.feed(ev.NamespaceBumped(2, namespace_id(IDENTITY, 0)))
+    await rig.commit()
+    await rig.write_raw(layout.namespace_key(identity_hash(IDENTITY)), b"scrambled")
+    await rig.restart()
+    assert rig.corrupt == ["namespace"]
+    rig.feed(ev.NamespaceOpened(3, IDENTITY, "m"))
+    await rig.commit()
+    (ready,) = rig.take(ef.NamespaceReady)
+    assert ready.epoch == EPOCH_FLOOR_STEP
+    rig.corrupt.clear()
+    await rig.restart()
+    assert rig.corrupt == []
+    assert rig.state.namespaces.is_current(ready.ns)
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        b'{"b":1,"a":2}',
+        b'{"a": 1}',
+        b'{"a":1,"a":2}',
+        b'{"a":"\\u00e4"}',
+        b'{"a":NaN}',
+        b"[1]",
+        b"1",
+        b"",
+        b"\xff",
+        b"{" * 5000,
+        b'{"a":1}\n',
+    ],
+)
+def test_identities_that_are_not_canonical_are_refused(identity: bytes) -> None:
+    with pytest.raises(RefusedError) as refused:
+        check_identity(identity)
+    assert refused.value.status is Status.BAD_REQUEST
+
+
+def test_canonical_identities_are_accepted() -> None:
+    for value in ({}, {"a": 1, "b": [1.5, None, True]}, {"ä": "käse"}):
+        check_identity(canonical_json(value))
+    with pytest.raises(RefusedError) as refused:
+        check_identity(b"{" + b" " * (64 << 10) + b"}")
+    assert refused.value.status is Status.TOO_LARGE
