@@ -123,7 +123,7 @@ TEST(a_probe_of_a_hung_segment_is_short_however_long_the_call_may_take) {
     CHECK(elapsed_ms(start) <= kProbeStallMs + 500);
     CHECK(b.none_ok());
   }
-  CHECK_EQ(segment.gets, 4);
+  CHECK_EQ(segment.gets.load(), 4);
   CHECK_EQ(f.count(Counter::kBreakerOpen), 4u);
 }
 
@@ -169,7 +169,7 @@ TEST(bytes_without_their_digest_are_a_counted_miss_and_their_segment_is_told) {
   f.get(b);
   CHECK(b.all(Status::kDigestMismatch));
   CHECK_EQ(f.count(Counter::kDigestMismatches), 1u);
-  CHECK_EQ(segment.suspects, 1);
+  CHECK_EQ(segment.suspects.load(), 1);
   CHECK_EQ(f.count(Counter::kSuspectsConfirmed), 1u);
 }
 
