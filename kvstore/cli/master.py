@@ -44,7 +44,6 @@ def master(settings: MasterSettings, json: JsonOption = False, parent_pid: Paren
         fail(f"{error} Give another place with --metadata-uri, or stop the other master.")
     except OSError as error:
         fail(
-            f"{error}: stop what listens there, or choose another port with --directory-port, --control-port "
-            "or "
-            "--http-port (0 picks a free one)"
+            f"{error}: stop what listens there, or choose another port with --directory-port, "
+            "--control-port or --http-port (0 picks a free one)"
         )

@@ -38,8 +38,8 @@ def load_settings(settings_class: type[SettingsT], given: dict[str, Any]) -> Set
 def with_settings_options(
     settings_class: type[SettingsT], command: Callable[..., None]
 ) -> Callable[..., None]:
-    """`command(settings, **own)` as a function whose options are the fields of `settings_class` and its own "
-    "parameters.
+    """`command(settings, **own)` as a function whose options are the fields of `settings_class` and its own
+    parameters.
 
     Values stay text until pydantic reads them, so that an option, an environment variable and a test obey one
     rule.

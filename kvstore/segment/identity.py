@@ -20,8 +20,8 @@ def new_pool_id() -> bytes:
 
 
 class SegmentIdentity:
-    """Holds the data directory of one segment: `segment_id` is read or made there, and a lock keeps other "
-    "processes out.
+    """Holds the data directory of one segment: `segment_id` is read or made there, and a lock keeps
+    other processes out.
 
     The lock is the kernel's (flock), so it ends with the process however that dies.
     """
