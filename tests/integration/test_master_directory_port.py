@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kvstore.master.server import MasterServer
 from kvstore_client import wire
-from kvstore_client.wire import ALREADY_THERE, NO_SEGMENT, Op, Status
+from kvstore_client.wire import ALREADY_THERE, NO_SEGMENT, OTHER_LENGTH, Op, Status
 from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints, settings, until
 
 
@@ -122,8 +122,8 @@ async def test_objects_are_found_where_their_segment_said(
     assert status is Status.OK
     assert looked.segments == (0,) * 5 + (NO_SEGMENT,) * 13
     assert looked.lengths == (77,) * 5 + (0,) * 4
-    status, fields = await peer.call(Op.PLACE, wire.PlaceRequest(ns, (10,) * 9, absent + here))
-    assert wire.PlaceReply.decode(fields).segments == (0,) * 4 + (ALREADY_THERE,) * 5
+    status, fields = await peer.call(Op.PLACE, wire.PlaceRequest(ns, (10,) * 5 + (77,) * 4, absent + here))
+    assert wire.PlaceReply.decode(fields).segments == (0,) * 4 + (OTHER_LENGTH,) + (ALREADY_THERE,) * 4
     (record,) = await peer.segment_map()
     assert (record.index, record.state, record.host, record.tcp_port) == (0, 1, "127.0.0.1", 7450)
     assert metric(master, "kvstore_master_requests_total", op="exists", status="ok") == 2
