@@ -133,8 +133,9 @@ packaging-test: $(VENV)/.built ## sdist, wheel and bare-install tests
 
 sglang-venv: $(SGLANG_VENV)/.built $(VENV)/.built ## set up .venv-sglang (about 3 GB), run nothing
 
+# PYTHONSAFEPATH: the wheel is under test, here and in each process that a test starts, not the sources in this folder.
 sglang-test: sglang-venv ## tests against a real SGLang on CPU
-	$(SGLANG_VENV)/bin/python -m pytest tests/sglang --quiet --durations 10 --junitxml $(RESULTS)/sglang-test.xml $(ARGS)
+	PYTHONSAFEPATH=1 $(SGLANG_VENV)/bin/pytest tests/sglang --quiet --durations 10 --junitxml $(RESULTS)/sglang-test.xml $(ARGS)
 
 # ---- benchmarks -------------------------------------------------------------------------------------------------------
 

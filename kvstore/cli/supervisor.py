@@ -101,6 +101,8 @@ class Child:
             "--json",
             "--parent-pid",
             str(os.getpid()),
+            # Children are the installed kvstore, also when started where a folder of that name lies.
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             limit=_LINE_BYTES_MAX,
