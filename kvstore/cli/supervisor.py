@@ -134,8 +134,11 @@ class Child:
                 if loop.time() - started > HEALTHY_AFTER_S:
                     self._backoff.reset()
                 delay_s = self._backoff.next_delay_s()
-                self._report(f"{self.spec.name} {_how_it_ended(code)}; starting it again in {delay_s:.1f} s")
                 await asyncio.sleep(delay_s)
+                # Ctrl-C in a terminal reaches the children too: one that ended by it is no failure.
+                if self._stopping:
+                    return
+                self._report(f"{self.spec.name} {_how_it_ended(code)}; starting it again")
                 self.restarts += 1
                 process = await self._spawn()
                 listening = asyncio.create_task(self._listen(process))
