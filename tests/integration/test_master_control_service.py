@@ -223,7 +223,8 @@ async def test_churn_leaves_a_log_of_bounded_size_and_nothing_is_lost(
     assert known is not None
     await until(lambda: known.compaction is None and known.logged_entries <= 1000, "the log is short")
     stored = [key async for page in master._store.scan(b"l/") for key, _ in page]
-    assert len(stored) <= 12
+    # A snapshot, ten records up to the floor, and those that came in while a snapshot was being written: not 60.
+    assert len(stored) <= 24
     assert master.directory.state.index.segment_usage(known.index) == (100, 6000)
 
 
