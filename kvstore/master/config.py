@@ -17,7 +17,7 @@ WILDCARD_HOSTS = ("0.0.0.0", "::", "*", "")
 
 
 def _default_metadata_uri() -> str:
-    return f"rocksdb://{Path.home() / '.local/share/kvstore/master'}"
+    return f"rocksdb://{Path.home() / '.local/state/kvstore/master'}"
 
 
 class MasterSettings(ServerSettings):
