@@ -184,7 +184,7 @@ class AttachSession:
         try:
             while self._leaving is None:
                 # Only when the journal says that it is due: draining after each message would send the runs of
-                # a batch one by one, and each message costs both sides about a millisecond of CPU.
+                # a batch one by one, and a message costs both sides much the same whatever it carries.
                 inventory = self._pump.state is PumpState.INVENTORY
                 message = self._pump.next_message() if inventory or due.poll(0) else None
                 if message is not None:
