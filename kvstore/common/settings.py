@@ -6,9 +6,10 @@ refused.
 
 from __future__ import annotations
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from kvstore.common.control_token import check_token
 from kvstore.common.logs import LogFormat
 from kvstore_client.wire import TOKEN_BYTES_MAX
 
@@ -25,6 +26,12 @@ class ServerSettings(BaseSettings):
     )
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     log_format: LogFormat = Field(default="json", description="'json' (a line an event) or 'text'.")
+
+    @field_validator("token")
+    @classmethod
+    def _sendable(cls, token: SecretStr) -> SecretStr:
+        check_token(token.get_secret_value())
+        return token
 
     @property
     def token_bytes(self) -> bytes:

@@ -22,6 +22,7 @@ class Registration:
     capacity_bytes: int
     last_seq: int
     oldest_kept_seq: int
+    software_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,12 @@ class SegmentRegistered:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentUpdated:
-    """Nothing waits for it."""
-
+class DrainStored:
     segment_id: bytes
     log: int
+    draining: bool
+    was_draining: bool
+    request: int  # number that the answer carries
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class NamespaceStored:
 
 Change = (
     SegmentRegistered
-    | SegmentUpdated
+    | DrainStored
     | SegmentDropped
     | JournalStored
     | InventoryChunkStored
@@ -101,7 +103,7 @@ Change = (
 )
 SegmentChange = (
     SegmentRegistered
-    | SegmentUpdated
+    | DrainStored
     | SegmentDropped
     | JournalStored
     | InventoryChunkStored

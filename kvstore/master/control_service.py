@@ -1,10 +1,9 @@
 """The control service (proto/kvstore/v1/control.proto): segments attach, stream journals, and heartbeat;
-tools read the map."""
+standbys watch the map."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 from collections import deque
 from collections.abc import AsyncIterator
@@ -13,11 +12,11 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from kvstore.common.errors import RefusedError
 from kvstore.common.logs import log_event
 from kvstore.master import events as ev
 from kvstore.master.changes import Registration
 from kvstore.master.directory import Directory
+from kvstore.master.grpc_refusals import GRPC_CODES, backend_of, refuse_as_standby
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.roles import Backend, Roles
 from kvstore.v1 import control_pb2 as pb
@@ -30,17 +29,7 @@ REGISTER_TIMEOUT_S = 10.0
 OUTBOX_MAX = 1024
 UNIX_PATH_BYTES_MAX = 107
 HOST_BYTES_MAX = 255
-MESSAGE_BYTES_MAX = 8 << 20
-
-# Tells a segment that was refused that it is worth asking again soon.
-STANDBY_METADATA = (("kvstore-role", "standby"),)
-
-_GRPC_CODES = {
-    Status.BAD_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
-    Status.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
-    Status.TIMEOUT: grpc.StatusCode.DEADLINE_EXCEEDED,
-    Status.NOT_LEADER: grpc.StatusCode.UNAVAILABLE,
-}
+VERSION_CHARACTERS_MAX = 64
 
 
 class AttachSession:
@@ -109,21 +98,16 @@ class AttachSession:
 
 
 class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
-    def __init__(
-        self, roles: Roles, metrics: MasterMetrics, *, token: bytes, heartbeat_interval_ms: int
-    ) -> None:
+    def __init__(self, roles: Roles, metrics: MasterMetrics, *, heartbeat_interval_ms: int) -> None:
         self._roles = roles
         self._metrics = metrics
-        self._token = token
         self._heartbeat_interval_ms = heartbeat_interval_ms
 
     async def Attach(self, request_iterator: AsyncIterator[Any], context: Any) -> None:
         registration = await self._registration(request_iterator, context)
         directory = self._roles.directory
         if directory is None:
-            text = self._roles.not_leader_text()
-            await context.abort(grpc.StatusCode.UNAVAILABLE, text, STANDBY_METADATA)
-        assert directory is not None, "abort() raises"
+            await refuse_as_standby(context, self._roles)
         session = AttachSession(directory, self._heartbeat_interval_ms)
         number = directory.open_session(session)
         reader = asyncio.create_task(
@@ -137,7 +121,7 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
             directory.end_session(number)
         if session.closed is not None and session.closed[0] is not Status.OK:
             status, reason = session.closed
-            await context.abort(_GRPC_CODES.get(status, grpc.StatusCode.INTERNAL), reason)
+            await context.abort(GRPC_CODES.get(status, grpc.StatusCode.INTERNAL), reason)
 
     async def _read(
         self, directory: Directory, number: int, messages: AsyncIterator[Any], session: AttachSession
@@ -186,10 +170,6 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
             self._metrics.version_refusals.labels("control").inc()
             log_event(logger, logging.ERROR, "version_refused", peer=context.peer(), text=text)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
-        if not hmac.compare_digest(said.token.encode(), self._token):
-            self._metrics.unauthorized.labels("control").inc()
-            log_event(logger, logging.WARNING, "unauthorized", peer=context.peer(), host=said.host)
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong")
         if (wrong := _wrong_with(said)) is not None:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, wrong)
         return Registration(
@@ -201,54 +181,34 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
             said.capacity_bytes,
             said.last_seq,
             said.oldest_kept_seq,
+            said.software_version[:VERSION_CHARACTERS_MAX],
         )
 
     async def Heartbeat(self, request: Any, context: Any) -> Any:
         directory = self._roles.directory
         known = directory is not None and directory.heartbeat(
             ev.HeartbeatReceived(
-                request.segment_id, request.pool_id, request.used_bytes, request.object_count
+                request.segment_id,
+                request.pool_id,
+                request.used_bytes,
+                request.object_count,
+                request.pinned_bytes,
+                request.quarantined_slots,
+                request.digest_mismatches,
+                request.evicted_objects,
             )
         )
         return pb.HeartbeatReply(known=known, map_epoch=self._roles.map_epoch)
 
-    async def ListNamespaces(self, request: Any, context: Any) -> Any:
-        backend = await self._backend(context)
-        usage = backend.index.namespace_usage()
-        infos = []
-        for namespace in backend.namespaces():
-            entries, used_bytes = usage.get(namespace.id, (0, 0))
-            infos.append(
-                pb.NamespaceInfo(
-                    id=namespace.id,
-                    epoch=namespace.epoch,
-                    name=namespace.name,
-                    identity=namespace.identity.decode(),
-                    object_count=entries,
-                    used_bytes=used_bytes,
-                )
-            )
-        return pb.ListNamespacesReply(namespaces=infos)
-
-    async def GetClusterMap(self, request: Any, context: Any) -> Any:
-        return _cluster_map(await self._backend(context))
-
     async def WatchClusterMap(self, request: Any, context: Any) -> AsyncIterator[Any]:
         sent = 0
         while True:
-            backend = await self._backend(context)
+            backend = await backend_of(self._roles, context)
             if backend.map_epoch != sent:
                 sent = backend.map_epoch
                 yield _cluster_map(backend)
             else:
                 await backend.map_changed()
-
-    async def _backend(self, context: Any) -> Backend:
-        try:
-            return self._roles.backend
-        except RefusedError as error:
-            await context.abort(_GRPC_CODES[error.status], str(error))
-            raise
 
 
 def _cluster_map(backend: Backend) -> Any:
@@ -285,34 +245,3 @@ def _wrong_with(said: Any) -> str | None:
     if said.capacity_bytes == 0:
         return "capacity_bytes is not zero"
     return None
-
-
-class ControlServer:
-    """The gRPC server around the service."""
-
-    def __init__(self, service: ControlService) -> None:
-        options = [
-            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-            ("grpc.so_reuseport", 0),  # a second master on the same port fails instead of sharing it
-            ("grpc.keepalive_time_ms", 10_000),
-            ("grpc.keepalive_timeout_ms", 5_000),
-            # Segments ping idle streams to notice a dead master within seconds; gRPC would call that abuse.
-            ("grpc.http2.min_ping_interval_without_data_ms", 500),
-            ("grpc.http2.max_ping_strikes", 0),
-            ("grpc.http2.max_pings_without_data", 0),
-            ("grpc.keepalive_permit_without_calls", 1),
-        ]
-        self._server = grpc.aio.server(options=options)
-        control_pb2_grpc.add_ControlServicer_to_server(service, self._server)
-        self.port = 0
-
-    async def start(self, host: str, port: int) -> None:
-        """OSError names the address."""
-        try:
-            self.port = self._server.add_insecure_port(f"{host}:{port}")
-        except RuntimeError as error:
-            raise OSError(f"can't listen on {host}:{port}: {error}") from error
-        await self._server.start()
-
-    async def stop(self) -> None:
-        await self._server.stop(grace=0.5)

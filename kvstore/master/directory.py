@@ -41,6 +41,17 @@ class NamespaceView:
     identity: bytes
 
 
+@dataclass(slots=True)
+class StoreView:
+    """How the metadata store does, as far as it has been seen: measured every SIZE_PERIOD_S, and at commits."""
+
+    level: SpaceLevel = SpaceLevel.NORMAL
+    text: str = ""
+    size_bytes: int | None = None
+    read_error: str = ""  # of the last measurement
+    commit_error: str = ""  # of the last commit
+
+
 class SegmentSession(Protocol):
     """One Attach stream. Its methods queue and return at once."""
 
@@ -79,11 +90,12 @@ class Directory:
         )
         self._sessions: dict[int, SegmentSession] = {}
         self._numbers = 0
-        self._namespace_waiters: dict[int, asyncio.Future[NamespaceReply]] = {}
+        self._waiters: dict[int, asyncio.Future[NamespaceReply | None]] = {}
         self._map_changed: asyncio.Future[None] | None = None
         self._candidates: dict[int, Candidate] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
+        self.store_view = StoreView()
 
     def start(self) -> None:
         self.committer.start()
@@ -99,7 +111,7 @@ class Directory:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.committer.stop()
-        for waiter in self._namespace_waiters.values():
+        for waiter in self._waiters.values():
             if not waiter.done():
                 waiter.set_exception(RefusedError(Status.NOT_LEADER, "this master leads no more"))
         self._wake_map_watchers()
@@ -162,16 +174,26 @@ class Directory:
     async def bump_namespace(self, ns: bytes) -> NamespaceReply:
         return await self._namespace(lambda request: ev.NamespaceBumped(request, ns))
 
+    async def set_draining(self, segment_id: bytes, draining: bool) -> None:
+        """Durable on return. Raises RefusedError: MISS when there is no such segment."""
+        await self._ask(lambda request: ev.DrainRequested(request, segment_id, draining))
+
     async def _namespace(self, event: Callable[[int], ev.Event]) -> NamespaceReply:
+        reply = await self._ask(event)
+        assert reply is not None
+        return reply
+
+    async def _ask(self, event: Callable[[int], ev.Event]) -> NamespaceReply | None:
+        """The answer to an event that carries the number of a request."""
         self._numbers += 1
-        waiter: asyncio.Future[NamespaceReply] = asyncio.get_running_loop().create_future()
-        self._namespace_waiters[self._numbers] = waiter
+        waiter: asyncio.Future[NamespaceReply | None] = asyncio.get_running_loop().create_future()
+        self._waiters[self._numbers] = waiter
         number = self._numbers
         try:
             self.handle(event(number))
             return await waiter
         finally:
-            del self._namespace_waiters[number]
+            del self._waiters[number]
 
     async def map_changed(self) -> None:
         """Until the segment map has a newer epoch than now."""
@@ -223,7 +245,9 @@ class Directory:
             self._wake_map_watchers()
         elif isinstance(effect, ef.NamespaceReady):
             self._answer(effect.request, NamespaceReply(effect.ns, effect.epoch))
-        elif isinstance(effect, ef.NamespaceRefused):
+        elif isinstance(effect, ef.DrainReady):
+            self._answer(effect.request, None)
+        elif isinstance(effect, ef.RequestRefused):
             self._answer(effect.request, RefusedError(effect.status, effect.text))
         elif isinstance(effect, ef.RetireNamespaces):
             for session in list(self._sessions.values()):
@@ -245,8 +269,8 @@ class Directory:
             self._map_changed.set_result(None)
             self._map_changed = None
 
-    def _answer(self, request: int, answer: NamespaceReply | RefusedError) -> None:
-        waiter = self._namespace_waiters.get(request)
+    def _answer(self, request: int, answer: NamespaceReply | RefusedError | None) -> None:
+        waiter = self._waiters.get(request)
         if waiter is None or waiter.done():
             return  # the client went away
         if isinstance(answer, RefusedError):
@@ -256,12 +280,14 @@ class Directory:
 
     def _commit_failed(self, change: Change, error: str) -> None:
         self._metrics.commit_failures.inc()
+        self.store_view.commit_error = error
         self.handle(ev.CommitFailed(change, error))
 
     def _count_commit(self, seconds: float, submissions: int) -> None:
         self._metrics.commit_seconds.observe(seconds)
         self._metrics.commit_submissions.inc(submissions)
         self._metrics.backlog_bytes.set(self.committer.backlog_bytes)
+        self.store_view.commit_error = ""
 
     # ---- tasks ---------------------------------------------------------------------------------------------
 
@@ -286,12 +312,16 @@ class Directory:
     async def _watch_size(self) -> None:
         while True:
             try:
-                self._metrics.metadata_bytes.set(await self._store.size_bytes())
+                size_bytes = await self._store.size_bytes()
                 level, text = await self._store.space()
+                view = self.store_view
+                view.level, view.text, view.size_bytes, view.read_error = level, text, size_bytes, ""
+                self._metrics.metadata_bytes.set(size_bytes)
                 self._metrics.metadata_space.set(level)
                 self.handle(ev.SpaceMeasured(level, text))
                 await self._store.trim()
             except StoreError as error:
+                self.store_view.read_error = str(error)
                 log_event(logger, logging.WARNING, "metadata_size_unknown", error=str(error))
             await asyncio.sleep(SIZE_PERIOD_S)
 

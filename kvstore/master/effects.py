@@ -66,7 +66,12 @@ class NamespaceReady:
 
 
 @dataclass(frozen=True, slots=True)
-class NamespaceRefused:
+class DrainReady:
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
     request: int
     status: Status
     text: str
@@ -108,7 +113,8 @@ Effect = (
     | BroadcastMap
     | RetireNamespaces
     | NamespaceReady
-    | NamespaceRefused
+    | DrainReady
+    | RequestRefused
     | DropEntries
     | CompactLog
     | Report

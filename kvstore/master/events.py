@@ -31,6 +31,10 @@ class HeartbeatReceived:
     pool_id: bytes
     used_bytes: int
     object_count: int
+    pinned_bytes: int = 0
+    quarantined_slots: int = 0
+    digest_mismatches: int = 0
+    evicted_objects: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class InventoryReceived:
 
 @dataclass(frozen=True, slots=True)
 class DrainRequested:
+    request: int  # number that the answer carries
     segment_id: bytes
     draining: bool
 

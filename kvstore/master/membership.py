@@ -14,15 +14,17 @@ import logging
 from dataclasses import dataclass, replace
 
 from kvstore.master import layout
-from kvstore.master.changes import Registration, SegmentDropped, SegmentRegistered, SegmentUpdated
+from kvstore.master.changes import DrainStored, Registration, SegmentDropped, SegmentRegistered
 from kvstore.master.effects import (
     AcceptSegment,
     BroadcastMap,
     CloseSession,
     Commit,
+    DrainReady,
     DropEntries,
     Effect,
     Report,
+    RequestRefused,
 )
 from kvstore.master.events import (
     DrainRequested,
@@ -73,6 +75,7 @@ class Membership:
             return effects + self._start_anew(now, event.session, segment, said.segment_id, record, said)
         self._table.bind(segment, event.session)
         segment.heard_at = now
+        segment.software_version = said.software_version
         record = replace(
             record,
             draining=segment.record.draining,
@@ -99,7 +102,11 @@ class Membership:
             self._index.set_serving(old.index, False)
             effects.append(DropEntries(old.index))
             effects.append(BroadcastMap())
+            # New memory of the same segment is as little to be filled; one that said goodbye begins anew.
+            draining = old.record.draining and old.state is not SegmentState.GONE
+            record = replace(record, draining=draining)
         segment = self._table.create(segment_id, replace(record, index=self._table.next_index))
+        segment.software_version = said.software_version
         segment.heard_at = segment.fresh_since = segment.suspect_since = now
         self._index.set_serving(segment.index, False)  # until the registration is durable
         self._table.bind(segment, session)
@@ -180,6 +187,10 @@ class Membership:
             return []
         segment.used_bytes = event.used_bytes
         segment.object_count = event.object_count
+        segment.pinned_bytes = event.pinned_bytes
+        segment.quarantined_slots = event.quarantined_slots
+        segment.digest_mismatches = event.digest_mismatches
+        segment.evicted_objects = event.evicted_objects
         return self.heard(now, segment)
 
     def knows(self, segment_id: bytes, pool_id: bytes) -> bool:
@@ -238,14 +249,51 @@ class Membership:
             segment.suspect_since = now
         return []
 
-    def drain(self, now: float, event: DrainRequested) -> list[Effect]:
+    # ---- draining ------------------------------------------------------------------------------------------
+
+    def drain(self, event: DrainRequested) -> list[Effect]:
+        """Nothing is placed there from now on (or it is again); answered once that is durable."""
         segment = self._table.get(event.segment_id)
-        if segment is None or segment.state is SegmentState.GONE or segment.record.draining == event.draining:
-            return []
-        segment.record = replace(segment.record, draining=event.draining)
+        if segment is None or segment.state is SegmentState.GONE:
+            text = f"no segment {event.segment_id.hex()} is in the cluster"
+            return [RequestRefused(event.request, Status.MISS, text)]
+        if segment.drain_pending:
+            text = "another change of this segment is just being stored: try again"
+            return [RequestRefused(event.request, Status.UNAVAILABLE, text)]
+        was = segment.record.draining
+        segment.drain_pending = True
+        # At once, not when it is stored: whoever writes the record meanwhile must not undo it.
+        effects = self._set_draining(segment, event.draining)
         ops = (Put(layout.segment_key(segment.segment_id), segment.record.encode()),)
-        effects: list[Effect] = [Commit(ops, SegmentUpdated(segment.segment_id, segment.log))]
-        return effects + (self._revive(segment) if segment.serving else [])
+        change = DrainStored(segment.segment_id, segment.log, event.draining, was, event.request)
+        return [Commit(ops, change), *effects]
+
+    def _set_draining(self, segment: Segment, draining: bool) -> list[Effect]:
+        if segment.record.draining == draining:
+            return []
+        segment.record = replace(segment.record, draining=draining)
+        return self._revive(segment) if segment.serving else []
+
+    def drain_stored(self, change: DrainStored) -> list[Effect]:
+        if (segment := self._current(change.segment_id, change.log)) is not None:
+            segment.drain_pending = False
+        effects: list[Effect] = [DrainReady(change.request)]
+        if change.draining != change.was_draining:
+            event = "segment_draining" if change.draining else "segment_undrained"
+            effects.append(Report(event, {"segment_id": change.segment_id}, logging.INFO))
+        return effects
+
+    def drain_failed(self, change: DrainStored, error: str) -> list[Effect]:
+        """As it was before, and stored so with the next attach: the outcome of the commit is unknown."""
+        effects: list[Effect] = []
+        if (segment := self._current(change.segment_id, change.log)) is not None:
+            segment.drain_pending = False
+            segment.recorded = False
+            effects = self._set_draining(segment, change.was_draining)
+        text = f"it could not be stored, try again: {error}"
+        return [*effects, RequestRefused(change.request, Status.UNAVAILABLE, text)]
+
+    # ---- time ----------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []

@@ -18,8 +18,8 @@ from kvstore.master.effects import (
     Commit,
     Effect,
     NamespaceReady,
-    NamespaceRefused,
     Report,
+    RequestRefused,
     RetireNamespaces,
 )
 from kvstore.master.events import NamespaceBumped, NamespaceOpened
@@ -87,7 +87,7 @@ class Namespaces:
             return self._wait(namespace, event.request)
         if len(self._by_identity) >= self._namespaces_max:
             text = f"the cluster has its most of {self._namespaces_max} namespaces: raise namespaces_max"
-            return [NamespaceRefused(event.request, Status.UNAVAILABLE, text)]
+            return [RequestRefused(event.request, Status.UNAVAILABLE, text)]
         epoch = self._epoch_floor
         namespace = Namespace(event.identity, event.name, epoch, namespace_id(event.identity, epoch), False)
         self._by_identity[event.identity] = namespace
@@ -99,7 +99,7 @@ class Namespaces:
         namespace = self._current.get(event.ns)
         if namespace is None:
             text = "no namespace has this id: open it by its identity"
-            return [NamespaceRefused(event.request, Status.STALE_NAMESPACE, text)]
+            return [RequestRefused(event.request, Status.STALE_NAMESPACE, text)]
         if namespace.pending_epoch is not None:
             return self._wait(namespace, event.request)
         return self._store(namespace, namespace.epoch + 1, event.request)
@@ -130,7 +130,7 @@ class Namespaces:
         if not namespace.stored:
             del self._by_identity[change.identity]
         text = f"the namespace could not be stored: {error}"
-        return [NamespaceRefused(request, Status.UNAVAILABLE, text) for request in waiters]
+        return [RequestRefused(request, Status.UNAVAILABLE, text) for request in waiters]
 
     # ---- common --------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class Namespaces:
     def _wait(namespace: Namespace, request: int) -> list[Effect]:
         if len(namespace.waiters) >= WAITERS_MAX:
             text = f"{WAITERS_MAX} requests already wait for this namespace: try again"
-            return [NamespaceRefused(request, Status.UNAVAILABLE, text)]
+            return [RequestRefused(request, Status.UNAVAILABLE, text)]
         namespace.waiters.append(request)
         return []
 

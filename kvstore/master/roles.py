@@ -42,6 +42,7 @@ class Roles:
         self._backend: Backend | None = None
         self.directory: Directory | None = None
         self.leader_address = ""  # control address of the leader, as far as it is known
+        self.lag_revisions: int | None = None  # commits that a standby's directory is behind
 
     @property
     def backend(self) -> Backend:
@@ -56,6 +57,7 @@ class Roles:
 
     def lead(self, directory: Directory) -> None:
         self._backend = self.directory = directory
+        self.lag_revisions = None
 
     def stand_by(self, standby: Standby) -> None:
         self._backend, self.directory = standby, None

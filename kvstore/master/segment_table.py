@@ -35,6 +35,7 @@ class Segment:
     record: SegmentRecord
     log: int
     state: SegmentState = SegmentState.SUSPECT
+    drain_pending: bool = False  # the record's `draining` is being stored
 
     # The stream of now; `registered` once its registration is durable and answered.
     session: int | None = None
@@ -62,9 +63,14 @@ class Segment:
         None  # served after a restart of the master though it has not attached yet
     )
 
-    # As the segment reports.
+    # As the segment reports; the last two count since its start.
+    software_version: str = ""
     used_bytes: int = 0
     object_count: int = 0
+    pinned_bytes: int = 0
+    quarantined_slots: int = 0
+    digest_mismatches: int = 0
+    evicted_objects: int = 0
 
     @property
     def index(self) -> int:

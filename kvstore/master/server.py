@@ -8,6 +8,7 @@ import logging
 import random
 import signal
 import sys
+import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
@@ -15,8 +16,11 @@ from kvstore import __version__
 from kvstore.common.errors import FencedError, KvstoreError
 from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
+from kvstore.master.admin_service import AboutMaster, AdminService
 from kvstore.master.config import MasterSettings
-from kvstore.master.control_service import ControlServer, ControlService
+from kvstore.master.control_auth import TokenInterceptor
+from kvstore.master.control_port import ControlPort
+from kvstore.master.control_service import ControlService
 from kvstore.master.directory import Directory
 from kvstore.master.directory_port import DirectoryPort, PortOptions
 from kvstore.master.ha.replica import Replica
@@ -47,8 +51,9 @@ class MasterServer:
         self._roles = Roles()
         self._replica: Replica | None = None
         self._port: DirectoryPort | None = None
-        self._control: ControlServer | None = None
+        self._control: ControlPort | None = None
         self._not_ready = "starting"
+        self._started_at = time.monotonic()
         self.failed = asyncio.Event()
         self._failure: KvstoreError | None = None
 
@@ -67,6 +72,10 @@ class MasterServer:
     def control_port(self) -> int:
         assert self._control is not None, "not started"
         return self._control.port
+
+    def _control_address(self) -> str:
+        """Where the other masters, segments and tools reach this one."""
+        return f"{self._settings.advertise_host or self._settings.host}:{self.control_port}"
 
     @property
     def http_port(self) -> int:
@@ -89,8 +98,15 @@ class MasterServer:
         if isinstance(self._store, ReplicatedStore):
             # The ports first: who leads announces where it is reached. Until there is a directory they refuse.
             await self._open_ports()
-            self._store.announce(f"{settings.advertise_host or settings.host}:{self.control_port}")
-            self._replica = Replica(self._store, self._roles, self.metrics, self._new_directory, self._fail)
+            self._store.announce(self._control_address())
+            self._replica = Replica(
+                self._store,
+                self._roles,
+                self.metrics,
+                self._new_directory,
+                self._fail,
+                settings.token.get_secret_value(),
+            )
             await self._replica.start()
         else:
             fence = await self._store.acquire()
@@ -133,13 +149,17 @@ class MasterServer:
 
     async def _open_ports(self) -> None:
         settings = self._settings
-        service = ControlService(
-            self._roles,
-            self.metrics,
-            token=settings.token_bytes,
-            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        control = ControlService(
+            self._roles, self.metrics, heartbeat_interval_ms=settings.heartbeat_interval_ms
         )
-        self._control = ControlServer(service)
+        about = AboutMaster(
+            metadata_kind=urlsplit(settings.metadata_uri).scheme,
+            started_at=self._started_at,
+            control_address=self._control_address,
+            readiness=self._readiness,
+        )
+        admin = AdminService(self._roles, about)
+        self._control = ControlPort(control, admin, TokenInterceptor(settings.token_bytes, self.metrics))
         await self._control.start(settings.host, settings.control_port)
         port_options = PortOptions(settings.token_bytes, settings.connections_max)
         self._port = DirectoryPort(self._roles, self.metrics, port_options)

@@ -57,6 +57,7 @@ class DirectoryState:
     """`term` is that of the writer's fence: map epochs of a later master are always higher."""
 
     def __init__(self, now: float, term: int, recovered: Recovered, limits: StateLimits) -> None:
+        self.term = term
         self.cluster = recovered.cluster
         self.index = recovered.index
         self.map_epoch = term << 32 | 1
@@ -122,7 +123,7 @@ class DirectoryState:
         if isinstance(event, ev.NamespaceBumped):
             return self.namespaces.bump(event)
         if isinstance(event, ev.DrainRequested):
-            return self.membership.drain(now, event)
+            return self.membership.drain(event)
         if isinstance(event, ev.CompactionWritten):
             return self.logs.compaction_written(event)
         if isinstance(event, ev.CompactionFailed):
@@ -150,7 +151,7 @@ class DirectoryState:
             return self.membership.registered(now, change)
         if isinstance(change, ch.SegmentDropped):
             return self.membership.dropped(now, change)
-        return []
+        return self.membership.drain_stored(change)
 
     def _commit_failed(self, now: float, event: ev.CommitFailed) -> list[Effect]:
         change = event.change
@@ -163,4 +164,6 @@ class DirectoryState:
             return failed + self.membership.registration_failed(change)
         if isinstance(change, ch.SegmentDropped):
             return failed + self.membership.drop_failed(now, change)
+        if isinstance(change, ch.DrainStored):
+            return failed + self.membership.drain_failed(change, event.error)
         return failed + self.logs.store_failed(change)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import grpc
 
 from kvstore import __version__
+from kvstore.common.control_token import token_metadata
 from kvstore.segment.errors import ClusterChanged, RegistrationRefused
 from kvstore.segment.journal_pump import (
     Batch,
@@ -49,7 +50,7 @@ class AttachableStore(JournalSource, Protocol):
 
 @dataclass(frozen=True)
 class Registration:
-    """What a segment tells a master about itself."""
+    """What a segment tells a master about itself; the token goes with the call, not into the message."""
 
     segment_id: bytes
     pool_id: bytes
@@ -95,7 +96,7 @@ class AttachSession:
         Raises grpc.RpcError, TimeoutError, RegistrationRefused, JournalProtocolError, or ClusterChanged
         before anything of the store is touched.
         """
-        call = self._stub.Attach()
+        call = self._stub.Attach(metadata=token_metadata(self._registration.token))
         # A namespace opened after the master made its list may hold objects here before the list arrives: only
         # those that were here before we asked can be judged by it.
         known = self._store.namespaces()
@@ -128,7 +129,6 @@ class AttachSession:
             capacity_bytes=own.capacity_bytes,
             last_seq=self._store.last_seq,
             oldest_kept_seq=self._store.oldest_kept_seq,
-            token=own.token,
             software_version=__version__,
         )
         await call.write(pb.SegmentMessage(register=message))

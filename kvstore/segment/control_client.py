@@ -144,6 +144,7 @@ class ControlClient:
                 self._registration.pool_id,
                 self._stats,
                 self.heartbeats,
+                self._registration.token,
             )
             beating: asyncio.Task[str] | None = None
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import grpc
 
+from kvstore.common.control_token import token_metadata
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
 
@@ -41,12 +42,14 @@ class Heartbeat:
         pool_id: bytes,
         stats: Callable[[], dict[str, int]],
         counters: HeartbeatCounters,
+        token: str = "",
     ) -> None:
         self._stub = control_pb2_grpc.ControlStub(channel)
         self._segment_id = segment_id
         self._pool_id = pool_id
         self._stats = stats
         self._counters = counters
+        self._metadata = token_metadata(token)
 
     async def run(self, interval_s: float) -> str:
         """Beats every `interval_s` seconds; an answer that takes longer delays the next beat, never doubles
@@ -81,7 +84,7 @@ class Heartbeat:
         )
         self._counters.sent += 1
         try:
-            reply = await self._stub.Heartbeat(request, timeout=HEARTBEAT_TIMEOUT_S)
+            reply = await self._stub.Heartbeat(request, timeout=HEARTBEAT_TIMEOUT_S, metadata=self._metadata)
         except grpc.RpcError as error:
             self._counters.failed += 1
             logger.debug("heartbeat not answered: %s", error)

@@ -68,7 +68,6 @@ async def test_registration_tells_a_segment_where_to_go_on(
     [
         ({"protocol_version": 0}, grpc.StatusCode.FAILED_PRECONDITION),
         ({"protocol_version": 2}, grpc.StatusCode.FAILED_PRECONDITION),
-        ({"token": "wrong"}, grpc.StatusCode.UNAUTHENTICATED),
         ({"segment_id": b"short"}, grpc.StatusCode.INVALID_ARGUMENT),
         ({"pool_id": bytes(16)}, grpc.StatusCode.INVALID_ARGUMENT),
         ({"host": ""}, grpc.StatusCode.INVALID_ARGUMENT),
@@ -88,8 +87,7 @@ async def test_a_registration_that_does_not_fit_is_refused_with_a_reason(
     assert failure.code() is code
     assert failure.details()
     refused = metric(master, "kvstore_master_version_refusals_total", port="control")
-    refused += metric(master, "kvstore_master_unauthorized_total", port="control")
-    assert refused == (code is not grpc.StatusCode.INVALID_ARGUMENT)
+    assert refused == (code is grpc.StatusCode.FAILED_PRECONDITION)
     assert len(master.directory.state.segments) == 0
 
 
@@ -180,7 +178,7 @@ async def test_a_goodbye_takes_the_pages_out(
 
 
 async def test_the_map_is_watched_as_it_changes(master: MasterServer, segment: SegmentPeer) -> None:
-    watch = segment.stub.WatchClusterMap(pb.GetClusterMapRequest())
+    watch = segment.stub.WatchClusterMap(pb.WatchClusterMapRequest())
     first = await asyncio.wait_for(watch.read(), 10)
     assert list(first.segments) == []
     await segment.attach()
@@ -190,21 +188,8 @@ async def test_the_map_is_watched_as_it_changes(master: MasterServer, segment: S
     segment.call.cancel()
     third = await asyncio.wait_for(watch.read(), 10)
     assert [s.state for s in third.segments] == [SegmentState.SUSPECT]
-    assert (await segment.stub.GetClusterMap(pb.GetClusterMapRequest())).epoch == third.epoch
+    assert third.epoch > second.epoch
     watch.cancel()
-
-
-async def test_namespaces_are_listed_with_what_they_hold(
-    master: MasterServer, peer: DirectoryPeer, segment: SegmentPeer
-) -> None:
-    ns = await peer.open_namespace(model="m")
-    await segment.attach()
-    await segment.journal(ns, fingerprints(5, 1), length=10)
-    await segment.acked()
-    reply = await segment.stub.ListNamespaces(pb.ListNamespacesRequest())
-    (info,) = reply.namespaces
-    assert (info.id, info.epoch, info.name, info.identity) == (ns, 0, "test", '{"model":"m"}')
-    assert (info.object_count, info.used_bytes) == (5, 50)
 
 
 async def test_churn_leaves_a_log_of_bounded_size_and_nothing_is_lost(

@@ -13,6 +13,7 @@ import grpc.aio
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
 
+from kvstore.common.control_token import token_metadata
 from kvstore.common.identity import canonical_json
 from kvstore.master.config import MasterSettings
 from kvstore_client import wire
@@ -117,14 +118,14 @@ class SegmentPeer:
         self.stub = control_pb2_grpc.ControlStub(self.channel)
         self.segment_id = bytes([number]) * 16
         self.pool_id = bytes([number + 100]) * 16
-        self.token = token
+        self.metadata = token_metadata(token)
         self.last_seq = 0
         self.oldest_kept_seq = 1
         self.call: Any = None
 
     async def attach(self, **changes: Any) -> Any:
         """The Registered answer."""
-        self.call = self.stub.Attach()
+        self.call = self.stub.Attach(metadata=self.metadata)
         await self.call.write(pb.SegmentMessage(register=self.register(**changes)))
         message = await self.read()
         assert message.WhichOneof("body") == "registered"
@@ -140,7 +141,6 @@ class SegmentPeer:
             "capacity_bytes": 1 << 30,
             "last_seq": self.last_seq,
             "oldest_kept_seq": self.oldest_kept_seq,
-            "token": self.token,
             **changes,
         }
         return pb.Register(**values)
@@ -168,7 +168,8 @@ class SegmentPeer:
 
     async def heartbeat(self, **changes: Any) -> Any:
         values = {"segment_id": self.segment_id, "pool_id": self.pool_id, **changes}
-        return await self.stub.Heartbeat(pb.HeartbeatRequest(**values), timeout=TIMEOUT_S)
+        request = pb.HeartbeatRequest(**values)
+        return await self.stub.Heartbeat(request, timeout=TIMEOUT_S, metadata=self.metadata)
 
     async def failure(self) -> grpc.aio.AioRpcError:
         """How the stream ends, when the master ends it with an error."""

@@ -203,7 +203,7 @@ async def test_a_registration_that_could_not_be_stored_counts_for_nothing(model:
 
 async def test_draining_survives_a_restart_and_an_attach(model: ModelSegment) -> None:
     rig = await filled(model)
-    rig.feed(ev.DrainRequested(model.segment_id, True))
+    rig.feed(ev.DrainRequested(1, model.segment_id, True))
     await rig.commit()
     assert rig.segment(model.segment_id).state is SegmentState.DRAINING
     assert not rig.segment(model.segment_id).placeable
@@ -211,7 +211,7 @@ async def test_draining_survives_a_restart_and_an_attach(model: ModelSegment) ->
     await rig.restart()
     await attach(rig, model, 2)
     assert rig.segment(model.segment_id).state is SegmentState.DRAINING
-    rig.feed(ev.DrainRequested(model.segment_id, False))
+    rig.feed(ev.DrainRequested(2, model.segment_id, False))
     assert rig.segment(model.segment_id).placeable
 
 

@@ -59,7 +59,7 @@ async def test_a_bump_makes_one_new_epoch_however_many_ask() -> None:
 async def test_bumping_an_unknown_namespace_is_refused() -> None:
     rig = await StateRig().start()
     rig.feed(ev.NamespaceBumped(1, b"unknown!"))
-    (refused,) = rig.take(ef.NamespaceRefused)
+    (refused,) = rig.take(ef.RequestRefused)
     assert refused.status is Status.STALE_NAMESPACE
 
 
@@ -67,13 +67,13 @@ async def test_an_open_or_bump_that_can_not_be_stored_is_refused_and_can_be_trie
     rig = await StateRig().start()
     rig.feed(ev.NamespaceOpened(1, IDENTITY, "m"))
     await rig.fail_commits()
-    assert [r.status for r in rig.take(ef.NamespaceRefused)] == [Status.UNAVAILABLE]
+    assert [r.status for r in rig.take(ef.RequestRefused)] == [Status.UNAVAILABLE]
     rig.feed(ev.NamespaceOpened(2, IDENTITY, "m"))
     await rig.commit()
     ns = namespace_id(IDENTITY, 0)
     rig.feed(ev.NamespaceBumped(3, ns))
     await rig.fail_commits()
-    assert [r.status for r in rig.take(ef.NamespaceRefused)] == [Status.UNAVAILABLE]
+    assert [r.status for r in rig.take(ef.RequestRefused)] == [Status.UNAVAILABLE]
     assert rig.state.namespaces.is_current(ns)
     rig.feed(ev.NamespaceBumped(4, ns))
     await rig.commit()
@@ -84,7 +84,7 @@ async def test_namespaces_over_the_limit_are_refused() -> None:
     rig = await StateRig(StateLimits(namespaces_max=1)).start()
     rig.feed(ev.NamespaceOpened(1, IDENTITY, "m"))
     rig.feed(ev.NamespaceOpened(2, b'{"model":"other"}', "o"))
-    (refused,) = rig.take(ef.NamespaceRefused)
+    (refused,) = rig.take(ef.RequestRefused)
     assert refused.request == 2
     assert "namespaces_max" in refused.text
 

@@ -113,7 +113,8 @@ class Follower:
                 _, newest_commit = await self._store.revisions()
                 if self.ready_revision is None:
                     self.ready_revision = newest_commit
-                self._metrics.watch_lag.set(max(0, newest_commit - self.revision))
+                self._roles.lag_revisions = max(0, newest_commit - self.revision)
+                self._metrics.watch_lag.set(self._roles.lag_revisions)
                 self._roles.leader_address = await self._store.leader_address() or ""
             except StoreError as error:
                 log_event(logger, logging.WARNING, "watch_lag_unknown", error=str(error))

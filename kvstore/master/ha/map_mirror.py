@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from kvstore.common.control_token import token_metadata
 from kvstore.common.logs import log_event
 from kvstore.master.roles import Roles, Standby
 from kvstore.v1 import control_pb2 as pb
@@ -26,21 +27,28 @@ _CHANNEL_OPTIONS = (
 )
 
 
-async def mirror(roles: Roles, standby: Standby) -> None:
-    """For ever. While there is no leader the last map stays."""
+async def mirror(roles: Roles, standby: Standby, token: str) -> None:
+    """For ever. While there is no leader the last map stays. `token` is what the leader asks for."""
     while True:
         address = roles.leader_address
         if address:
             try:
                 async with grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS) as channel:
-                    await _mirror(channel, roles, standby, address)
-            except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
+                    await _mirror(channel, roles, standby, address, token)
+            except grpc.aio.AioRpcError as error:
+                refused = error.code() is grpc.StatusCode.UNAUTHENTICATED
+                level = logging.WARNING if refused else logging.DEBUG
+                log_event(logger, level, "map_not_mirrored", leader=address, error=error.details())
+            except grpc.aio.UsageError as error:
                 log_event(logger, logging.DEBUG, "map_not_mirrored", leader=address, error=str(error))
         await asyncio.sleep(RETRY_DELAY_S)
 
 
-async def _mirror(channel: grpc.aio.Channel, roles: Roles, standby: Standby, address: str) -> None:
-    call = control_pb2_grpc.ControlStub(channel).WatchClusterMap(pb.GetClusterMapRequest())
+async def _mirror(
+    channel: grpc.aio.Channel, roles: Roles, standby: Standby, address: str, token: str
+) -> None:
+    stub = control_pb2_grpc.ControlStub(channel)
+    call = stub.WatchClusterMap(pb.WatchClusterMapRequest(), metadata=token_metadata(token))
     try:
         async for cluster_map in call:
             if roles.leader_address != address:

@@ -33,7 +33,7 @@ CATCH_UP_TIMEOUT_S = 5.0
 
 class Replica:
     """start() returns when there is a directory to read; stop() ends the role it has, cleanly. `leads` makes the directory of a
-    leader; `on_failed` hears of an error that nothing here can handle."""
+    leader; `on_failed` hears of an error that nothing here can handle; `token` is that of all masters."""
 
     def __init__(
         self,
@@ -42,12 +42,14 @@ class Replica:
         metrics: MasterMetrics,
         leads: Callable[[Fence, Recovered], Directory],
         on_failed: Callable[[KvstoreError], None],
+        token: str,
     ) -> None:
         self._store = store
         self._roles = roles
         self._metrics = metrics
         self._leads = leads
         self._on_failed = on_failed
+        self._token = token
         self._follower: Follower | None = None
         self._running: asyncio.Task[None] | None = None
 
@@ -96,7 +98,7 @@ class Replica:
     async def _follow_until_elected(self, follower: Follower) -> tuple[Tenure, Recovered | None]:
         """Recovered is None when the tenure ended before it could begin."""
         following = asyncio.create_task(follower.run(), name="follower")
-        mirroring = asyncio.create_task(mirror(self._roles, follower.standby), name="map-mirror")
+        mirroring = asyncio.create_task(mirror(self._roles, follower.standby, self._token), name="map-mirror")
         try:
             tenure = await self._campaign()
             log_event(logger, logging.INFO, "elected", term=tenure.fence.term, revision=tenure.revision)

@@ -1,0 +1,170 @@
+"""`kvstore admin status`: is the store well, and who leads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from kvstore.cli.admin.cluster import MasterView, exchange
+from kvstore.cli.admin.failures import EXIT_UNREACHABLE
+from kvstore.cli.admin.output import (
+    UNKNOWN,
+    JsonOption,
+    count,
+    counted,
+    duration,
+    print_facts,
+    print_json,
+    print_table,
+    printable,
+    size,
+)
+from kvstore.cli.admin.settings import AdminSettings
+from kvstore.cli.admin.views import View
+from kvstore.cli.errors import EXIT_FAILED, fail
+from kvstore.cli.settings_options import with_settings_options
+from kvstore.v1 import admin_pb2 as pb
+
+SEGMENT_STATES = ("live", "suspect", "draining", "gone")
+
+
+def register(app: typer.Typer) -> None:
+    app.command("status")(with_settings_options(AdminSettings, status))
+
+
+def status(settings: AdminSettings, json: JsonOption = False) -> None:
+    """Say whether the store is well, who leads, how full it is. The first line is `healthy`, or `degraded: WHY`.
+
+    Example:  kvstore admin status --master master-0:7441,master-1:7441,master-2:7441
+
+    Name all masters: then one that is down is told. Exit code 0 as long as one answers, degraded or not.
+    """
+    masters = exchange(settings, lambda cluster: cluster.survey())
+    if not any(master.status is not None for master in masters):
+        named = "; ".join(f"{master.address}: {master.problem}" for master in masters)
+        if all(master.unreachable for master in masters):
+            fail(f"no master answers: {named}. Say where one is with --master HOST:7441", EXIT_UNREACHABLE)
+        fail(f"refused by {named}", EXIT_FAILED)
+    view = cluster_view(masters)
+    if json:
+        print_json(view)
+    else:
+        _print(view)
+
+
+def cluster_view(masters: list[MasterView]) -> View:
+    """What `--json` prints: the cluster as the leader sees it, or while there is none a standby."""
+    answered = [master for master in masters if master.status is not None]
+    best = sorted(answered, key=lambda master: -master.status.role)[0]
+    said = best.status
+    problems = _problems(masters, best)
+    return {
+        "healthy": not problems,
+        "problems": problems,
+        "answered_by": best.address,
+        "cluster_id": said.cluster_id.hex() or None,
+        "leader": said.leader_address or None,
+        "term": said.term or None,
+        "map_epoch": said.map_epoch,
+        "metadata": {
+            "kind": said.metadata_kind,
+            "space": _known(said, "metadata_space"),
+            "text": said.metadata_text,
+            "used_bytes": _known(said, "metadata_bytes"),
+        },
+        "commit_backlog_bytes": _known(said, "commit_backlog_bytes"),
+        "segments": {state: getattr(said.segments, state) for state in SEGMENT_STATES},
+        "capacity_bytes": said.capacity_bytes,
+        "used_bytes": said.used_bytes,
+        "pinned_bytes": _known(said, "pinned_bytes"),
+        "object_count": said.object_count,
+        "namespace_count": said.namespace_count,
+        "retired_object_count": said.retired_object_count,
+        "retired_bytes": said.retired_bytes,
+        "masters": [_master_view(master) for master in masters],
+    }
+
+
+def _master_view(master: MasterView) -> View:
+    said = master.status
+    return {
+        "address": master.address,
+        "role": pb.Role.Name(said.role).removeprefix("ROLE_").lower() if said is not None else None,
+        "version": said.software_version if said is not None else None,
+        "uptime_ms": said.uptime_ms if said is not None else None,
+        "lag_revisions": _known(said, "lag_revisions") if said is not None else None,
+        "problem": master.problem or None,
+    }
+
+
+def _problems(masters: list[MasterView], best: MasterView) -> list[str]:
+    problems = []
+    if not any(master.leads for master in masters):
+        problems.append("no master leads: nothing can be written until one does")
+    problems += best.status.problems
+    for master in masters:
+        if master.status is None:
+            problems.append(f"master {master.address} does not answer: {master.problem}")
+        elif master is not best:
+            problems += [f"master {master.address}: {problem}" for problem in master.status.problems]
+    clusters = {m.status.cluster_id.hex() for m in masters if m.status is not None and m.status.cluster_id}
+    if len(clusters) > 1:
+        problems.append(f"these masters are of different clusters: {', '.join(sorted(clusters))}")
+    leaders = [master.address for master in masters if master.leads]
+    if len(leaders) > 1:
+        problems.append(
+            f"several masters say that they lead, one of them does not know better yet: {leaders}"
+        )
+    return problems
+
+
+def _known(message: Any, field: str) -> Any:
+    return getattr(message, field) if message.HasField(field) else None
+
+
+def _print(view: View) -> None:
+    problems = "; ".join(printable(problem) for problem in view["problems"])
+    print(f"degraded: {problems}" if problems else "healthy")
+    metadata, states = view["metadata"], view["segments"]
+    space = metadata["space"] or "not measured by a standby"
+    share = f" ({100 * view['used_bytes'] / view['capacity_bytes']:.0f} %)" if view["capacity_bytes"] else ""
+    print_facts(
+        [
+            ("cluster", view["cluster_id"] or UNKNOWN),
+            (
+                "leader",
+                f"{view['leader'] or 'none'}, term {count(view['term'])}, map epoch {view['map_epoch']}",
+            ),
+            (
+                "metadata",
+                f"{metadata['kind']}, space {space}, {size(metadata['used_bytes'])}"
+                + (f" ({metadata['text']})" if metadata["text"] else ""),
+            ),
+            ("commits", f"{size(view['commit_backlog_bytes'])} wait"),
+            ("segments", ", ".join(f"{states[state]} {state}" for state in SEGMENT_STATES)),
+            (
+                "pool",
+                f"{size(view['used_bytes'])} of {size(view['capacity_bytes'])} used{share}, "
+                f"{size(view['pinned_bytes'])} pinned",
+            ),
+            (
+                "objects",
+                f"{counted(view['object_count'], 'object')} in {counted(view['namespace_count'], 'namespace')}; "
+                f"{view['retired_object_count']} of them cleared and not evicted yet "
+                f"({size(view['retired_bytes'])})",
+            ),
+        ]
+    )
+    print()
+    rows = [
+        (
+            master["address"],
+            master["role"] or "no answer",
+            duration(master["uptime_ms"]),
+            UNKNOWN if master["lag_revisions"] is None else f"{master['lag_revisions']} commits",
+            master["version"] or UNKNOWN,
+        )
+        for master in view["masters"]
+    ]
+    print_table(("MASTER", "ROLE", "UP>", "BEHIND>", "VERSION"), rows)

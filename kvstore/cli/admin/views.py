@@ -1,0 +1,67 @@
+"""What the commands print: the admin service's messages as plain values. `--json` prints these; docs/operations.md lists them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kvstore_client.wire import SegmentState
+
+View = dict[str, Any]
+
+
+def segment_view(segment: Any) -> View:
+    """None: not known to the master that answered, a standby."""
+    return {
+        "index": segment.index,
+        "segment_id": segment.segment_id.hex(),
+        "pool_id": segment.pool_id.hex(),
+        "address": address_of(segment.host, segment.tcp_port),
+        "unix_path": segment.unix_path,
+        "state": state_name(segment.state),
+        "attached": _known(segment, "attached"),
+        "draining": _known(segment, "draining"),
+        "capacity_bytes": segment.capacity_bytes,
+        "used_bytes": segment.used_bytes,
+        "object_count": segment.object_count,
+        "object_bytes": segment.object_bytes,
+        "pinned_bytes": _known(segment, "pinned_bytes"),
+        "quarantined_slots": _known(segment, "quarantined_slots"),
+        "digest_mismatches": _known(segment, "digest_mismatches"),
+        "evicted_objects": _known(segment, "evicted_objects"),
+        "heard_ms": _known(segment, "heard_ms"),
+        "version": segment.software_version or None,
+    }
+
+
+def namespace_view(namespace: Any) -> View:
+    return {
+        "id": namespace.id.hex(),
+        "name": namespace.name,
+        "epoch": namespace.epoch,
+        "object_count": namespace.object_count,
+        "object_bytes": namespace.object_bytes,
+        "identity": json.loads(namespace.identity),
+    }
+
+
+def state_name(state: int) -> str:
+    """A number that a later release sends stands for itself."""
+    return SegmentState(state).name.lower() if state in list(SegmentState) else f"state {state}"
+
+
+def address_of(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def identity_summary(identity: View, characters_max: int = 60) -> str:
+    """What an identity says besides its name, in one line."""
+    parts = [
+        f"{key}={value}" for key, value in identity.items() if key not in ("kind", "name", "format_version")
+    ]
+    text = " ".join([str(identity.get("kind", "")), *parts]).strip()
+    return text if len(text) <= characters_max else text[: characters_max - 3] + "..."
+
+
+def _known(message: Any, field: str) -> Any:
+    return getattr(message, field) if message.HasField(field) else None

@@ -1,0 +1,215 @@
+"""The admin service (proto/kvstore/v1/admin.proto): what operators ask and change. Reads by every master, changes by the leader."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from kvstore import __version__
+from kvstore.common.errors import RefusedError
+from kvstore.master.directory import Directory
+from kvstore.master.grpc_refusals import backend_of, refuse, refuse_as_standby
+from kvstore.master.health import leader_problems, standby_problems
+from kvstore.master.roles import Backend, Roles
+from kvstore.v1 import admin_pb2 as pb
+from kvstore.v1 import admin_pb2_grpc
+from kvstore_client.wire import FINGERPRINT_BYTES, NAMESPACE_BYTES, PEER_ID_BYTES, MapRecord, SegmentState
+
+_SERVING = (SegmentState.LIVE, SegmentState.DRAINING)
+
+
+@dataclass(frozen=True)
+class AboutMaster:
+    """What does not change with the role."""
+
+    metadata_kind: str
+    started_at: float  # time.monotonic()
+    control_address: Callable[[], str]
+    readiness: Callable[[], tuple[bool, str]]
+
+
+class AdminService(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
+    def __init__(self, roles: Roles, about: AboutMaster) -> None:
+        self._roles = roles
+        self._about = about
+
+    # ---- reads ---------------------------------------------------------------------------------------------
+
+    async def GetStatus(self, request: Any, context: Any) -> Any:
+        roles, about = self._roles, self._about
+        status = pb.Status(
+            role=pb.ROLE_LOADING,
+            leader_address=roles.leader_address,
+            software_version=__version__,
+            uptime_ms=_ms_since(about.started_at),
+            metadata_kind=about.metadata_kind,
+        )
+        try:
+            backend = roles.backend
+        except RefusedError as error:
+            status.problems.append(str(error))
+            return status
+        _add_cluster(status, backend)
+        if roles.directory is not None:
+            status.role, status.leader_address = pb.ROLE_LEADER, about.control_address()
+            _add_leader(status, roles.directory)
+        else:
+            status.role = pb.ROLE_STANDBY
+            if roles.lag_revisions is not None:
+                status.lag_revisions = roles.lag_revisions
+            status.problems.extend(standby_problems(*about.readiness()))
+        return status
+
+    async def ListSegments(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        backend = await backend_of(self._roles, context)
+        for record in backend.segment_map():
+            yield _segment(backend, record, self._roles.directory)
+
+    async def ListNamespaces(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        backend = await backend_of(self._roles, context)
+        usage = backend.index.namespace_usage()
+        for namespace in list(backend.namespaces()):
+            objects, size_bytes = usage.get(namespace.id, (0, 0))
+            yield pb.Namespace(
+                id=namespace.id,
+                epoch=namespace.epoch,
+                name=namespace.name,
+                identity=namespace.identity.decode(),
+                object_count=objects,
+                object_bytes=size_bytes,
+            )
+
+    async def StatObject(self, request: Any, context: Any) -> Any:
+        backend = await backend_of(self._roles, context)
+        await _check_bytes(context, "fingerprint", request.fingerprint, FINGERPRINT_BYTES)
+        found = backend.index.find(request.fingerprint)
+        if found is None:
+            await _not_found(context, "the directory has no such object")
+        segments, length_bytes = found
+        return pb.Object(length_bytes=length_bytes, segments=segments)
+
+    # ---- changes -------------------------------------------------------------------------------------------
+
+    async def ClearNamespace(self, request: Any, context: Any) -> Any:
+        directory = await self._leading(context)
+        await _check_bytes(context, "id", request.id, NAMESPACE_BYTES)
+        current = directory.is_current(request.id)
+        try:
+            reply = await directory.bump_namespace(request.id)
+        except RefusedError as error:
+            await refuse(context, error, self._roles)
+        # What is left of it from now on only gets less, as segments evict it.
+        objects, size_bytes = directory.index.namespace_usage().get(request.id, (0, 0)) if current else (0, 0)
+        return pb.ClearedNamespace(
+            id=reply.ns,
+            epoch=reply.epoch,
+            already_cleared=not current,
+            object_count=objects,
+            object_bytes=size_bytes,
+        )
+
+    async def SetDraining(self, request: Any, context: Any) -> Any:
+        directory = await self._leading(context)
+        await _check_bytes(context, "segment_id", request.segment_id, PEER_ID_BYTES)
+        try:
+            await directory.set_draining(request.segment_id, request.draining)
+        except RefusedError as error:
+            await refuse(context, error, self._roles)
+        segment = directory.state.segments.get(request.segment_id)
+        if segment is None:
+            await _not_found(context, "the segment has left meanwhile")
+        return _segment(directory, segment.map_record(), directory)
+
+    async def _leading(self, context: Any) -> Directory:
+        directory = self._roles.directory
+        if directory is None:
+            await refuse_as_standby(context, self._roles)
+        return directory
+
+
+def _add_cluster(status: Any, backend: Backend) -> None:
+    """What every master knows of the cluster."""
+    try:
+        status.cluster_id = backend.cluster_id
+    except RefusedError as error:
+        status.problems.append(str(error))
+    status.map_epoch = backend.map_epoch
+    segments = backend.segment_map()
+    counts = Counter(segment.state for segment in segments)
+    for state in SegmentState:
+        setattr(status.segments, state.name.lower(), counts[state])
+    serving = [segment for segment in segments if segment.state in _SERVING]
+    status.capacity_bytes = sum(segment.capacity_bytes for segment in serving)
+    status.used_bytes = sum(segment.used_bytes for segment in serving)
+    status.object_count = backend.index.entry_count
+    for ns, (objects, size_bytes) in backend.index.namespace_usage().items():
+        if not backend.is_current(ns):
+            status.retired_object_count += objects
+            status.retired_bytes += size_bytes
+    status.namespace_count = sum(1 for _ in backend.namespaces())
+
+
+def _add_leader(status: Any, directory: Directory) -> None:
+    """What the leader alone knows."""
+    state, store = directory.state, directory.store_view
+    status.term = state.term
+    status.metadata_space = store.level.name.lower()
+    status.metadata_text = store.text
+    if store.size_bytes is not None:
+        status.metadata_bytes = store.size_bytes
+    status.commit_backlog_bytes = directory.committer.backlog_bytes
+    status.pinned_bytes = sum(segment.pinned_bytes for segment in state.segments if segment.serving)
+    status.problems.extend(
+        leader_problems(time.monotonic(), state.segments, store, directory.committer.backlog_bytes)
+    )
+
+
+def _segment(backend: Backend, record: MapRecord, directory: Directory | None) -> Any:
+    objects, size_bytes = backend.index.segment_usage(record.index)
+    said = pb.Segment(
+        index=record.index,
+        segment_id=record.segment_id,
+        pool_id=record.pool_id,
+        host=record.host,
+        tcp_port=record.tcp_port,
+        unix_path=record.unix_path,
+        state=record.state,
+        capacity_bytes=record.capacity_bytes,
+        used_bytes=record.used_bytes,
+        object_count=objects,
+        object_bytes=size_bytes,
+    )
+    segment = directory.state.segments.get(record.segment_id) if directory is not None else None
+    if segment is not None:
+        said.attached = segment.registered
+        said.draining = segment.record.draining
+        said.pinned_bytes = segment.pinned_bytes
+        said.quarantined_slots = segment.quarantined_slots
+        said.digest_mismatches = segment.digest_mismatches
+        said.evicted_objects = segment.evicted_objects
+        said.software_version = segment.software_version
+        if segment.recovering_until is None:
+            said.heard_ms = _ms_since(segment.heard_at)
+    return said
+
+
+def _ms_since(moment: float) -> int:
+    return max(0, int((time.monotonic() - moment) * 1000))
+
+
+async def _check_bytes(context: Any, name: str, value: bytes, size: int) -> None:
+    if len(value) != size:
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT, f"{name} has {size} bytes, this one has {len(value)}"
+        )
+
+
+async def _not_found(context: Any, text: str) -> NoReturn:
+    await context.abort(grpc.StatusCode.NOT_FOUND, text)
+    raise AssertionError("abort() raises")

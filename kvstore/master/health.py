@@ -1,0 +1,81 @@
+"""What is wrong with a store, in words for whoever is woken by it. Policy only: it is given facts and reads no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kvstore.master.committer import BACKLOG_BYTES_MAX
+from kvstore.master.directory import StoreView
+from kvstore.master.metadata.store import SpaceLevel
+from kvstore.master.segment_table import Segment
+from kvstore_client.wire import SegmentState
+
+NAMED_MAX = 5
+
+
+def leader_problems(
+    now: float, segments: Iterable[Segment], store: StoreView, backlog_bytes: int
+) -> list[str]:
+    """Empty: well. A pool that is full is well (it evicts), and so is a segment that an operator drains."""
+    known = list(segments)
+    return [*_store_problems(store, backlog_bytes), *_segment_problems(now, known)]
+
+
+def standby_problems(ready: bool, why: str) -> list[str]:
+    """As /readyz answers. That there is no leader shows in `leader_address`."""
+    return [] if ready else [f"not ready: {why}"]
+
+
+def _store_problems(store: StoreView, backlog_bytes: int) -> list[str]:
+    problems = []
+    if store.commit_error:
+        problems.append(f"the last commit to the metadata store failed: {store.commit_error}")
+    if store.read_error:
+        problems.append(f"the metadata store does not answer: {store.read_error}")
+    if store.level is SpaceLevel.FULL:
+        problems.append(f"the metadata store is full, no put becomes durable: {store.text}")
+    elif store.level is SpaceLevel.TIGHT:
+        problems.append(f"the metadata store gets full: {store.text}")
+    if backlog_bytes > BACKLOG_BYTES_MAX:
+        problems.append(f"commits can't keep up: {backlog_bytes} bytes of journal wait")
+    return problems
+
+
+def _segment_problems(now: float, segments: Sequence[Segment]) -> list[str]:
+    problems = []
+    suspect = [s for s in segments if s.state is SegmentState.SUSPECT]
+    if suspect:
+        problems.append(
+            f"{_count(suspect)} suspect, their pages are not served: "
+            + _named(f"{_name(s)} silent for {max(0.0, now - s.heard_at):.0f} s" for s in suspect)
+        )
+    waiting = [s for s in segments if s.serving and not s.registered]
+    if waiting:
+        problems.append(
+            f"{_count(waiting)} served from the records and not attached yet: {_named(map(_name, waiting))}"
+        )
+    bad = [s for s in segments if s.serving and s.quarantined_slots]
+    if bad:
+        problems.append(
+            f"{_count(bad)} on memory that goes bad: "
+            + _named(f"{_name(s)} {s.quarantined_slots} quarantined" for s in bad)
+        )
+    if not any(s.placeable for s in segments):
+        serving = any(s.serving for s in segments)
+        why = "those that serve are being drained, or not attached yet" if serving else "none serves"
+        problems.append(f"no segment takes new pages: {why}")
+    return problems
+
+
+def _count(segments: Sequence[Segment]) -> str:
+    return "1 segment is" if len(segments) == 1 else f"{len(segments)} segments are"
+
+
+def _name(segment: Segment) -> str:
+    return f"{segment.index} ({segment.record.host}:{segment.record.tcp_port})"
+
+
+def _named(names: Iterable[str]) -> str:
+    every = list(names)
+    more = f" and {len(every) - NAMED_MAX} more" if len(every) > NAMED_MAX else ""
+    return ", ".join(every[:NAMED_MAX]) + more
