@@ -207,6 +207,7 @@ def _print_welcome(
         f"  control     {control}   (another segment: kvstore segment --masters {control} --port 0 "
         "--data-dir DIR)",
         f"  data        {_address(options.host, segment['port'])}   {segment['unix_path']}",
+        f"  look        {as_shell(_admin_command(options, control))}",
         f"  metrics     {_metrics('segment', segment)} {_metrics('master', master)}".rstrip(),
         f"  data dir    {options.data_dir}",
         f"  health      {health}",
@@ -232,6 +233,12 @@ def _read_token(path: Path | None) -> str:
     if not token:
         fail(f"--token-file {path} is empty: write the secret into it")
     return token
+
+
+def _admin_command(options: UpOptions, control: str) -> list[str]:
+    """Shows how this store is."""
+    token = ["--token-file", options.token_file] if options.token_file else []
+    return ["kvstore", "admin", "status", "--master", control, *token]
 
 
 def _metrics(name: str, announcement: Announcement) -> str:

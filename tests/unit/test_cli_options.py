@@ -68,7 +68,7 @@ def test_a_wrong_value_is_one_line_that_names_the_option(arguments: tuple[str, .
     assert stderr.strip().count("\n") == 0
 
 
-@pytest.mark.parametrize("command", ["up", "master", "segment", "version"])
+@pytest.mark.parametrize("command", ["up", "master", "segment", "admin", "version"])
 def test_the_help_of_each_command_teaches_with_an_example(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"], env={"TERM": "dumb"})
     assert result.exit_code == 0

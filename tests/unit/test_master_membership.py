@@ -201,18 +201,141 @@ async def test_a_registration_that_could_not_be_stored_counts_for_nothing(model:
     assert directory_content(rig, model) == model.content()
 
 
-async def test_draining_survives_a_restart_and_an_attach(model: ModelSegment) -> None:
+# ---- draining ----------------------------------------------------------------------------------------------
+
+
+def answers(rig: StateRig) -> list[tuple[int, Status]]:
+    """(request, OK or why not) of what was answered since the last time."""
+    ready = [(effect.request, Status.OK) for effect in rig.take(ef.DrainReady)]
+    return ready + [(effect.request, effect.status) for effect in rig.take(ef.RequestRefused)]
+
+
+async def drained(model: ModelSegment) -> StateRig:
     rig = await filled(model)
     rig.feed(ev.DrainRequested(1, model.segment_id, True))
     await rig.commit()
+    assert answers(rig) == [(1, Status.OK)]
+    return rig
+
+
+async def test_a_drain_is_answered_when_it_is_durable_and_heeded_at_once(model: ModelSegment) -> None:
+    rig = await filled(model)
+    rig.feed(ev.DrainRequested(1, model.segment_id, True))
     assert rig.segment(model.segment_id).state is SegmentState.DRAINING
     assert not rig.segment(model.segment_id).placeable
     assert served(rig)
+    assert answers(rig) == []
+    await rig.commit()
+    assert answers(rig) == [(1, Status.OK)]
+    assert "segment_draining" in rig.reports()
+
+
+async def test_draining_survives_a_restart_and_an_attach(model: ModelSegment) -> None:
+    rig = await drained(model)
     await rig.restart()
+    assert rig.segment(model.segment_id).state is SegmentState.DRAINING
     await attach(rig, model, 2)
     assert rig.segment(model.segment_id).state is SegmentState.DRAINING
     rig.feed(ev.DrainRequested(2, model.segment_id, False))
     assert rig.segment(model.segment_id).placeable
+    await rig.commit()
+    assert answers(rig) == [(2, Status.OK)]
+    await rig.restart()
+    assert rig.segment(model.segment_id).state is SegmentState.LIVE
+
+
+async def test_draining_survives_silence_and_new_memory(model: ModelSegment) -> None:
+    rig = await drained(model)
+    rig.feed(ev.StreamLost(1))
+    assert rig.segment(model.segment_id).state is SegmentState.SUSPECT
+    model.new_pool()
+    await attach(rig, model, 2)
+    assert rig.segment(model.segment_id).state is SegmentState.DRAINING
+    await rig.restart()
+    model.new_pool()
+    await attach(rig, model, 3)
+    assert rig.segment(model.segment_id).state is SegmentState.DRAINING
+    await rig.restart()
+    assert rig.segment(model.segment_id).record.draining
+
+
+async def test_a_drain_ends_with_a_goodbye(model: ModelSegment) -> None:
+    rig = await drained(model)
+    rig.feed(ev.SegmentLeaving(1, "done"))
+    await rig.commit()
+    rig.feed(ev.StreamLost(1))
+    model.new_pool()
+    await attach(rig, model, 2)
+    assert rig.segment(model.segment_id).placeable
+
+
+async def test_a_silent_segment_can_be_drained_and_is_when_it_comes_back(model: ModelSegment) -> None:
+    rig = await filled(model)
+    rig.feed(ev.StreamLost(1))
+    rig.feed(ev.DrainRequested(1, model.segment_id, True))
+    await rig.commit()
+    assert answers(rig) == [(1, Status.OK)]
+    assert rig.segment(model.segment_id).state is SegmentState.SUSPECT
+    await attach(rig, model, 2)
+    assert rig.segment(model.segment_id).state is SegmentState.DRAINING
+
+
+async def test_a_drain_that_is_there_already_is_stored_and_answered_again(model: ModelSegment) -> None:
+    rig = await drained(model)
+    rig.reports()
+    rig.feed(ev.DrainRequested(2, model.segment_id, True))
+    assert answers(rig) == []
+    await rig.commit()
+    assert answers(rig) == [(2, Status.OK)]
+    assert rig.reports() == []
+
+
+async def test_a_drain_of_nobody_is_refused(model: ModelSegment) -> None:
+    rig = await filled(model)
+    rig.feed(ev.DrainRequested(1, b"x" * 16, True))
+    rig.feed(ev.SegmentLeaving(1, "done"))
+    rig.feed(ev.DrainRequested(2, model.segment_id, True))
+    await rig.commit()
+    assert answers(rig) == [(1, Status.MISS), (2, Status.MISS)]
+
+
+async def test_one_change_of_a_segment_at_a_time(model: ModelSegment) -> None:
+    rig = await filled(model)
+    rig.feed(ev.DrainRequested(1, model.segment_id, True))
+    rig.feed(ev.DrainRequested(2, model.segment_id, False))
+    assert answers(rig) == [(2, Status.UNAVAILABLE)]
+    await rig.commit()
+    assert answers(rig) == [(1, Status.OK)]
+    assert rig.segment(model.segment_id).state is SegmentState.DRAINING
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["not written", "written all the same"])
+async def test_a_drain_that_could_not_be_stored_is_taken_back_everywhere(
+    model: ModelSegment, applied: bool
+) -> None:
+    rig = await filled(model)
+    rig.feed(ev.DrainRequested(1, model.segment_id, True))
+    await rig.fail_commits(applied)
+    assert answers(rig) == [(1, Status.UNAVAILABLE)]
+    assert rig.segment(model.segment_id).placeable
+    # The next attach stores what the master goes by.
+    rig.feed(ev.StreamLost(1))
+    await attach(rig, model, 2)
+    await rig.restart()
+    assert rig.segment(model.segment_id).state is SegmentState.LIVE
+
+
+async def test_a_snapshot_that_is_stored_meanwhile_does_not_undo_a_drain(model: ModelSegment) -> None:
+    rig = await filled(model)
+    rig.feed(ev.StreamLost(1))
+    model.log = model.log[:1]  # it has lost its past: an inventory makes a snapshot of it
+    assert (await attach(rig, model, 2)).need_inventory
+    rig.feed(ev.DrainRequested(1, model.segment_id, True))
+    for chunk in model.inventory(2):
+        rig.feed(chunk)
+    await rig.commit()
+    await rig.restart()
+    assert rig.segment(model.segment_id).state is SegmentState.DRAINING
 
 
 async def test_more_segments_than_the_limit_are_refused() -> None:

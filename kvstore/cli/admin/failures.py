@@ -28,8 +28,8 @@ def describe(error: grpc.aio.AioRpcError, timeout_ms: int) -> str:
     if code is grpc.StatusCode.UNAUTHENTICATED:
         return f"{details} (--token-file, --token, KVSTORE_ADMIN_TOKEN)"
     if code is grpc.StatusCode.UNAVAILABLE and "failed to connect" in details.lower():
-        # gRPC's own text repeats itself for every address that it tried.
-        return details.rsplit("; last error: ", 1)[-1].rsplit(" ipv", 1)[-1]
+        # gRPC repeats the address and what it was about; the cause comes last.
+        return details.rpartition(": ")[2].lower()
     return details or code.name
 
 

@@ -40,8 +40,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         table.add_column(column.rstrip(">"), justify="right" if right else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(printable(str(cell))) for cell in row))
-    width = max(shutil.get_terminal_size().columns, TABLE_WIDTH_MIN)
-    Console(width=width, highlight=False).print(table)
+    console = Console(width=max(shutil.get_terminal_size().columns, TABLE_WIDTH_MIN), highlight=False)
+    with console.capture() as drawn:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in drawn.get().splitlines()), flush=True)
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:

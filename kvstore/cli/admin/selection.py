@@ -20,7 +20,7 @@ def select_segment(segments: Sequence[View], text: str) -> View:
     """By index, id, host:port, or the beginning of an id. AdminFailure lists what there is."""
     wanted = text.lower()
     matches: list[Match] = [
-        lambda s: wanted.isdecimal() and s["index"] == int(wanted),
+        lambda s: str(s["index"]) == wanted,
         lambda s: s["segment_id"] == wanted,
         lambda s: s["address"] == text,
     ]

@@ -148,12 +148,7 @@ def _print(view: View) -> None:
                 f"{size(view['used_bytes'])} of {size(view['capacity_bytes'])} used{share}, "
                 f"{size(view['pinned_bytes'])} pinned",
             ),
-            (
-                "objects",
-                f"{counted(view['object_count'], 'object')} in {counted(view['namespace_count'], 'namespace')}; "
-                f"{view['retired_object_count']} of them cleared and not evicted yet "
-                f"({size(view['retired_bytes'])})",
-            ),
+            ("objects", _objects(view)),
         ]
     )
     print()
@@ -168,3 +163,10 @@ def _print(view: View) -> None:
         for master in view["masters"]
     ]
     print_table(("MASTER", "ROLE", "UP>", "BEHIND>", "VERSION"), rows)
+
+
+def _objects(view: View) -> str:
+    text = f"{view['object_count']} in {counted(view['namespace_count'], 'namespace')}"
+    if view["retired_object_count"]:
+        text += f"; {view['retired_object_count']} of them cleared, not evicted yet ({size(view['retired_bytes'])})"
+    return text
