@@ -147,7 +147,7 @@ class Cluster:
             f"--directory-port={ports.get('directory_port', 0)}",
             f"--control-port={ports.get('control_port', 0)}",
             f"--http-port={ports.get('http_port', 0)}",
-            f"--metadata-uri=rocksdb://{quote(str(self._directory / 'master'))}",
+            f"--metadata=rocksdb://{quote(str(self._directory / 'master'))}",
         )
         self.master_ports = self.master.wait_event("listening")
         return self.master
