@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from support import engine_worker
 from support.waiting import wait_until
 
-from . import engine_worker
 from .kustomize import render
 from .manifests import PROBES, TEST_OVERLAYS, find, http_port, sglang_example, token_secret
 from .processes import LocalCluster, Pod, can_mount, free_network

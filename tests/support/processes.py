@@ -23,15 +23,25 @@ STOP_TIMEOUT_S = 10.0
 
 
 class ServerProcess:
-    """One `kvstore <command> --json` process. Its log goes to a file, its announcements to `events`."""
+    """One `kvstore <command> --json` process. Its log goes to a file, its announcements to `events`.
 
-    def __init__(self, arguments: list[str], log_path: Path, env: dict[str, str] | None = None) -> None:
+    `enter`: what the command begins with, to run on another host (support.network_lab).
+    """
+
+    def __init__(
+        self,
+        arguments: list[str],
+        log_path: Path,
+        env: dict[str, str] | None = None,
+        enter: tuple[str, ...] = (),
+    ) -> None:
         self.log_path = log_path
         self.events: list[dict[str, Any]] = []
         self._arrived: queue.Queue[dict[str, Any] | None] = queue.Queue()
         with open(log_path, "ab") as log:
             self.process = subprocess.Popen(
                 [
+                    *enter,
                     sys.executable,
                     "-m",
                     "kvstore.cli.main",
