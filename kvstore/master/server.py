@@ -153,7 +153,7 @@ class MasterServer:
             self._roles, self.metrics, heartbeat_interval_ms=settings.heartbeat_interval_ms
         )
         about = AboutMaster(
-            metadata_kind=urlsplit(settings.metadata_uri).scheme,
+            metadata_kind=urlsplit(settings.metadata).scheme,
             started_at=self._started_at,
             control_address=self._control_address,
             readiness=self._readiness,

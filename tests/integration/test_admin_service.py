@@ -326,7 +326,7 @@ async def test_a_master_that_starts_again_goes_on_draining(tmp_path: Path) -> No
 
 async def test_a_standby_answers_reads_and_says_where_changes_go(tmp_path: Path) -> None:
     uri = shared_etcd().uri(own_prefix(tmp_path), ttl_s=30)
-    leader, standby = (MasterServer(settings(tmp_path, metadata_uri=uri, token=TOKEN)) for _ in range(2))
+    leader, standby = (MasterServer(settings(tmp_path, metadata=uri, token=TOKEN)) for _ in range(2))
     await leader.start()
     await until(lambda: leader._readiness()[1] == "leader", "it leads")
     await standby.start()
