@@ -46,7 +46,7 @@ def _segment_problems(now: float, segments: Sequence[Segment]) -> list[str]:
     suspect = [s for s in segments if s.state is SegmentState.SUSPECT]
     if suspect:
         problems.append(
-            f"{_count(suspect)} suspect, their pages are not served: "
+            f"{_count(suspect)} suspect and not served: "
             + _named(f"{_name(s)} silent for {max(0.0, now - s.heard_at):.0f} s" for s in suspect)
         )
     waiting = [s for s in segments if s.serving and not s.registered]

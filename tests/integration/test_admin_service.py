@@ -214,9 +214,7 @@ async def test_status_tells_what_a_new_store_lacks_and_then_that_it_is_well(
 
     await until(suspect, "the segment is suspect")
     status = await admin.status()
-    assert status.problems[0].startswith(
-        "1 segment is suspect, their pages are not served: 0 (127.0.0.1:7450)"
-    )
+    assert status.problems[0].startswith("1 segment is suspect and not served: 0 (127.0.0.1:7450)")
     assert (status.capacity_bytes, status.pinned_bytes) == (0, 0)
     await segment.close()
 

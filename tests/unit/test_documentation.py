@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hicache_adapter.config import AdapterConfig
+from kvstore.cli.admin.settings import AdminSettings
 from kvstore.master.config import MasterSettings
 from kvstore.master.layout import ClusterRecord
 from kvstore.master.metrics import MasterMetrics
@@ -20,8 +21,9 @@ from kvstore_client._native import DirectoryIndex
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPERATIONS = (REPOSITORY / "docs" / "operations.md").read_text()
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
-# What stands in backquotes, without the labels of a metric.
-TOKENS = {token.split("{")[0] for token in re.findall(r"`([^`]+)`", OPERATIONS)}
+# What stands in backquotes outside of examples, without the labels of a metric.
+PROSE = re.sub(r"^```.*?^```$", "", OPERATIONS, flags=re.DOTALL | re.MULTILINE)
+TOKENS = {token.split("{")[0] for token in re.findall(r"`([^`]+)`", PROSE)}
 
 
 @pytest.mark.parametrize("name", sorted(SegmentSettings.model_fields))
@@ -31,6 +33,11 @@ def test_each_segment_setting_is_documented(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(MasterSettings.model_fields))
 def test_each_master_setting_is_documented(name: str) -> None:
+    assert f"--{name.replace('_', '-')}" in TOKENS
+
+
+@pytest.mark.parametrize("name", sorted(AdminSettings.model_fields))
+def test_each_admin_setting_is_documented(name: str) -> None:
     assert f"--{name.replace('_', '-')}" in TOKENS
 
 

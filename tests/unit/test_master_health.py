@@ -32,7 +32,7 @@ def test_a_store_of_live_segments_is_well_full_or_drained_in_part() -> None:
 
 def test_a_suspect_segment_is_named_with_how_long_it_is_silent() -> None:
     assert problems(segment(), segment(1, state=SegmentState.SUSPECT)) == (
-        "1 segment is suspect, their pages are not served: 1 (10.0.0.1:7451) silent for 10 s"
+        "1 segment is suspect and not served: 1 (10.0.0.1:7451) silent for 10 s"
     )
 
 
