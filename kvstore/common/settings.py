@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from kvstore.common.control_token import check_token
+from kvstore.common.control_metadata import check_token
 from kvstore.common.logs import LogFormat
 from kvstore_client.wire import TOKEN_BYTES_MAX
 

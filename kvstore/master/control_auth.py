@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from kvstore.common.control_token import presented_token
+from kvstore.common.control_metadata import presented_token
 from kvstore.common.logs import log_event
 from kvstore.master.metrics import MasterMetrics
 

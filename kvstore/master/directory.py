@@ -136,6 +136,10 @@ class Directory:
     def is_current(self, ns: bytes) -> bool:
         return self.state.namespaces.is_current(ns)
 
+    @property
+    def namespace_count(self) -> int:
+        return len(self.state.namespaces)
+
     def namespaces(self) -> Iterable[NamespaceView]:
         for each in self.state.namespaces:
             yield NamespaceView(each.id, each.epoch, each.name, each.identity)

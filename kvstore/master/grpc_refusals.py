@@ -7,14 +7,10 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 
+from kvstore.common.control_metadata import LEADER_ADDRESS_KEY, LEADER_ROLE, ROLE_KEY, STANDBY_ROLE
 from kvstore.common.errors import RefusedError
 from kvstore.master.roles import Backend, Roles
 from kvstore_client.wire import Status
-
-# Trailing metadata of a refusal. A standby says where the leader is, as far as it knows: it is worth asking there, or here again
-# soon. A leader says that the refusal is its own, and not the network's, which has the same code.
-ROLE_KEY = "kvstore-role"
-LEADER_KEY = "kvstore-leader"
 
 GRPC_CODES = {
     Status.BAD_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
@@ -28,9 +24,9 @@ GRPC_CODES = {
 
 async def refuse_as_standby(context: Any, roles: Roles) -> NoReturn:
     """Ends a call that only a leader can answer."""
-    metadata = [(ROLE_KEY, "standby")]
+    metadata = [(ROLE_KEY, STANDBY_ROLE)]
     if roles.leader_address:
-        metadata.append((LEADER_KEY, roles.leader_address))
+        metadata.append((LEADER_ADDRESS_KEY, roles.leader_address))
     await context.abort(grpc.StatusCode.UNAVAILABLE, roles.not_leader_text(), tuple(metadata))
     raise AssertionError("abort() raises")
 
@@ -39,7 +35,7 @@ async def refuse(context: Any, error: RefusedError, roles: Roles) -> NoReturn:
     """Ends a call with what the directory has answered."""
     if error.status is Status.NOT_LEADER:
         await refuse_as_standby(context, roles)
-    metadata = ((ROLE_KEY, "leader"),) if roles.directory is not None else ()
+    metadata = ((ROLE_KEY, LEADER_ROLE),) if roles.directory is not None else ()
     await context.abort(GRPC_CODES.get(error.status, grpc.StatusCode.INTERNAL), str(error), metadata)
     raise AssertionError("abort() raises")
 

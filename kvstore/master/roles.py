@@ -25,6 +25,8 @@ class Backend(Protocol):
     def index(self) -> DirectoryIndex: ...
     def segment_map(self) -> list[MapRecord]: ...
     def is_current(self, ns: bytes) -> bool: ...
+    @property
+    def namespace_count(self) -> int: ...
     def namespaces(self) -> Iterable[NamespaceView]: ...
     def place(self, body: bytes, preferred: int) -> bytes:
         """The fields of a PLACE reply. Raises RefusedError, or WireError of the native module."""
@@ -141,6 +143,10 @@ class Standby:
 
     def is_current(self, ns: bytes) -> bool:
         return ns in self._replay.current
+
+    @property
+    def namespace_count(self) -> int:
+        return len(self._replay.current)
 
     def namespaces(self) -> Iterable[NamespaceView]:
         for ns, record in list(self._replay.current.items()):

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import grpc
 
 from kvstore import __version__
-from kvstore.common.control_token import token_metadata
+from kvstore.common.control_metadata import token_metadata
 from kvstore.segment.errors import ClusterChanged, RegistrationRefused
 from kvstore.segment.journal_pump import (
     Batch,

@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 
+from kvstore.common.control_metadata import STANDBY_ROLE, refusing_role
 from kvstore.common.logs import log_event
 from kvstore.segment.attach_session import AttachableStore, AttachSession, Registration
 from kvstore.segment.backoff import Backoff
@@ -22,7 +23,6 @@ logger = logging.getLogger(__name__)
 
 # A lease that runs out takes seconds, and puts wait for it: masters that stand by are asked often.
 STANDBY_DELAY_S_MAX = 0.3
-ROLE_METADATA_KEY = "kvstore-role"
 
 _CHANNEL_OPTIONS = (
     # Each channel its own TCP connection: heartbeats must not share one with bulk.
@@ -210,7 +210,7 @@ def _from_standby(error: BaseException) -> bool:
     """Whether a master refused because it does not lead: one that does will be there soon."""
     if not isinstance(error, grpc.aio.AioRpcError):
         return False
-    return (ROLE_METADATA_KEY, "standby") in [tuple(entry) for entry in error.trailing_metadata() or ()]
+    return refusing_role(error.trailing_metadata()) == STANDBY_ROLE
 
 
 def _describe(error: BaseException) -> str:

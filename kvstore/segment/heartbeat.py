@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from kvstore.common.control_token import token_metadata
+from kvstore.common.control_metadata import token_metadata
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -56,6 +57,25 @@ class Admin:
 
     def segments(self) -> dict[int, dict[str, Any]]:
         return {segment["index"]: segment for segment in self.json("segments")["segments"]}
+
+
+OPERATIONS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+
+
+def documented_fields(command: str) -> set[str]:
+    """What docs/operations.md says that `--json` prints; `as above` is that of `segments`."""
+    (row,) = re.findall(rf"^\| (?:`\w+`, )?`{command}`(?:, `\w+`)? \| (`.*) \|$", OPERATIONS, re.MULTILINE)
+    fields = set(re.findall(r"`(\w+)`", row))
+    return fields | documented_fields("segments") - {"segments"} if "as above" in row else fields
+
+
+def fields_of(value: Any) -> set[str]:
+    """Every name in it; an identity has its own."""
+    if isinstance(value, list):
+        return set().union(*map(fields_of, value)) if value else set()
+    if not isinstance(value, dict):
+        return set()
+    return set(value).union(*(fields_of(each) for name, each in value.items() if name != "identity"))
 
 
 # ---- one master on RocksDB ---------------------------------------------------------------------------------
@@ -120,6 +140,10 @@ def test_segments_and_namespaces_are_listed(admin: Admin, cluster: Cluster, clie
     assert {(s["state"], s["attached"], s["draining"]) for s in segments.values()} == {("live", True, False)}
     text = admin("segments")
     assert all(segment["segment_id"] in text and segment["address"] in text for segment in segments.values())
+    wait_until(
+        lambda: any(segment["used_bytes"] for segment in admin.segments().values()),
+        "a heartbeat has told, with the token, what is used",
+    )
     namespaces = {each["name"]: each for each in admin.json("namespaces")["namespaces"]}
     assert (namespaces["listed"]["object_count"], namespaces["listed"]["object_bytes"]) == (1, PAGE_BYTES)
     assert namespaces["listed"]["identity"]["kind"] == "named"
@@ -213,6 +237,21 @@ def test_a_drained_segment_gets_no_page_and_serves_those_it_has(admin: Admin, cl
     assert admin.json("undrain", "1")["segment"]["state"] == "live"
     assert "say --yes" in admin("drain", "0", code=2)
     assert "no segment fits '77'" in admin("drain", "77", "--yes", code=1)
+
+
+def test_what_json_prints_is_what_the_documentation_says(admin: Admin, client: Client) -> None:
+    fill(client, "documented", "a")
+    commands: dict[str, tuple[str, ...]] = {
+        "status": (),
+        "segments": (),
+        "namespaces": (),
+        "stat": ("a", "--namespace", "documented"),
+        "clear": ("documented", "--yes"),
+        "drain": ("0", "--yes"),
+        "undrain": ("0",),
+    }
+    for command, arguments in commands.items():
+        assert fields_of(admin.json(command, *arguments)) == documented_fields(command), command
 
 
 def test_a_wrong_token_is_a_refusal_and_the_right_one_may_come_from_a_file(

@@ -13,7 +13,7 @@ import grpc.aio
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
 
-from kvstore.common.control_token import token_metadata
+from kvstore.common.control_metadata import token_metadata
 from kvstore.common.identity import canonical_json
 from kvstore.master.config import MasterSettings
 from kvstore_client import wire

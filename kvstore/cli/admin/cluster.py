@@ -14,14 +14,14 @@ import grpc.aio
 
 from kvstore.cli.admin.failures import EXIT_UNREACHABLE, AdminFailure, describe, is_unreachable
 from kvstore.cli.admin.settings import AdminSettings
+from kvstore.cli.admin.views import role_name
 from kvstore.cli.errors import fail
-from kvstore.common.control_token import token_metadata
+from kvstore.common.control_metadata import LEADER_ROLE, refusing_role, token_metadata
 from kvstore.v1 import admin_pb2 as pb
 from kvstore.v1 import admin_pb2_grpc
 
 T = TypeVar("T")
 
-ROLE_KEY = "kvstore-role"
 RETRY_DELAY_S = 0.2
 # Share of the time that a master has to say who it is: the rest is for the call itself.
 PROBE_SHARE = 0.5
@@ -80,37 +80,46 @@ class Cluster:
 
     async def read(self, ask: Callable[[Any], Awaitable[T]]) -> T:
         """`ask(call)` at the leader, or at a standby while none leads; `call(method, request)` is given to it."""
-        views = await self.survey(until_leader=True)
-        serving = sorted((v for v in views if v.serves), key=lambda v: not v.leads)
-        if not serving:
-            raise self._nobody(views)
-        view = serving[0]
-        if not view.leads:
-            print(f"kvstore: no master leads; this is what the standby {view.address} knows", file=sys.stderr)
-        try:
-            return await ask(self._caller(view.address))
-        except grpc.aio.AioRpcError as error:
-            raise self._failure(view.address, error) from None
+        return await self._ask(ask, change=False)
 
     async def change(self, ask: Callable[[Any], Awaitable[T]]) -> T:
-        """`ask(call)` at the leader, again when it is lost on the way: for requests that may be carried out twice."""
+        """`ask(call)` at the leader alone, which is waited for. For requests that may be carried out twice: one whose answer was
+        lost is sent again."""
+        return await self._ask(ask, change=True)
+
+    async def _ask(self, ask: Callable[[Any], Awaitable[T]], change: bool) -> T:
+        lost = ""
         while True:
             views = await self.survey(until_leader=True)
-            leader = next((view for view in views if view.leads), None)
-            if leader is None and not any(view.serves for view in views):
+            if all(view.status is None for view in views):
                 raise self._nobody(views)
-            if leader is not None:
+            chosen = self._choose(views, change)
+            if chosen is not None:
                 try:
-                    return await ask(self._caller(leader.address))
+                    return await ask(self._caller(chosen.address))
                 except grpc.aio.AioRpcError as error:
                     if error.code() is not grpc.StatusCode.UNAVAILABLE or _refused_by_leader(error):
-                        raise self._failure(leader.address, error, change=True) from None
+                        raise self._failure(chosen.address, error, change) from None
+                    lost = f"; {chosen.address}: {describe(error, self._timeout_ms)}"
             if self._left_s() <= RETRY_DELAY_S:
                 raise AdminFailure(
-                    f"no master leads after {self._timeout_ms} ms ({self._named(views)}): nothing can be changed until one does",
+                    f"no master {'that leads' if change else 'that is ready'} within {self._timeout_ms} ms: "
+                    f"{self._named(views)}{lost}",
                     EXIT_UNREACHABLE,
                 )
             await asyncio.sleep(RETRY_DELAY_S)
+
+    @staticmethod
+    def _choose(views: list[MasterView], change: bool) -> MasterView | None:
+        leader = next((view for view in views if view.leads), None)
+        if leader is not None or change:
+            return leader
+        standby = next((view for view in views if view.serves), None)
+        if standby is not None:
+            print(
+                f"kvstore: no master leads; this is what the standby {standby.address} knows", file=sys.stderr
+            )
+        return standby
 
     # ---- one master ----------------------------------------------------------------------------------------
 
@@ -160,7 +169,7 @@ class Cluster:
 
     # ---- failures ------------------------------------------------------------------------------------------
 
-    def _failure(self, address: str, error: grpc.aio.AioRpcError, change: bool = False) -> AdminFailure:
+    def _failure(self, address: str, error: grpc.aio.AioRpcError, change: bool) -> AdminFailure:
         text = describe(error, self._timeout_ms)
         if not is_unreachable(error) or _refused_by_leader(error):
             return AdminFailure(text if error.code() is grpc.StatusCode.NOT_FOUND else f"{address}: {text}")
@@ -169,8 +178,7 @@ class Cluster:
         return AdminFailure(f"{address}: {text}", EXIT_UNREACHABLE)
 
     def _nobody(self, views: list[MasterView]) -> AdminFailure:
-        unreachable = all(view.unreachable or view.status is not None for view in views)
-        if not unreachable:
+        if not all(view.unreachable for view in views):
             return AdminFailure(f"refused by {self._named(views)}")
         return AdminFailure(
             f"no master answers: {self._named(views)}. Is one running, and is this its control port? "
@@ -180,14 +188,11 @@ class Cluster:
 
     @staticmethod
     def _named(views: list[MasterView]) -> str:
-        return "; ".join(
-            f"{view.address}: {view.problem or pb.Role.Name(view.status.role).removeprefix('ROLE_').lower()}"
-            for view in views
-        )
+        return "; ".join(f"{view.address}: {view.problem or role_name(view.status.role)}" for view in views)
 
 
 def _refused_by_leader(error: grpc.aio.AioRpcError) -> bool:
-    return (ROLE_KEY, "leader") in [tuple(entry) for entry in error.trailing_metadata() or ()]
+    return refusing_role(error.trailing_metadata()) == LEADER_ROLE
 
 
 def exchange(settings: AdminSettings, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:

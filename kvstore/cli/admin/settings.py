@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from kvstore.cli.errors import EXIT_USAGE, fail
-from kvstore.common.control_token import check_token
+from kvstore.common.control_metadata import check_token
 
 MASTERS_MAX = 16
 # What the container of a master, and the shell of `kvstore up`, have in their environment anyway.

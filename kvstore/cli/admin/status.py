@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 
 from kvstore.cli.admin.cluster import MasterView, exchange
@@ -21,10 +19,9 @@ from kvstore.cli.admin.output import (
     size,
 )
 from kvstore.cli.admin.settings import AdminSettings
-from kvstore.cli.admin.views import View
+from kvstore.cli.admin.views import View, known, role_name
 from kvstore.cli.errors import EXIT_FAILED, fail
 from kvstore.cli.settings_options import with_settings_options
-from kvstore.v1 import admin_pb2 as pb
 
 SEGMENT_STATES = ("live", "suspect", "draining", "gone")
 
@@ -56,7 +53,7 @@ def status(settings: AdminSettings, json: JsonOption = False) -> None:
 def cluster_view(masters: list[MasterView]) -> View:
     """What `--json` prints: the cluster as the leader sees it, or while there is none a standby."""
     answered = [master for master in masters if master.status is not None]
-    best = sorted(answered, key=lambda master: -master.status.role)[0]
+    best = max(answered, key=lambda master: (master.status.role, master.status.term))
     said = best.status
     problems = _problems(masters, best)
     return {
@@ -69,15 +66,15 @@ def cluster_view(masters: list[MasterView]) -> View:
         "map_epoch": said.map_epoch,
         "metadata": {
             "kind": said.metadata_kind,
-            "space": _known(said, "metadata_space"),
+            "space": known(said, "metadata_space"),
             "text": said.metadata_text,
-            "used_bytes": _known(said, "metadata_bytes"),
+            "used_bytes": known(said, "metadata_bytes"),
         },
-        "commit_backlog_bytes": _known(said, "commit_backlog_bytes"),
+        "commit_backlog_bytes": known(said, "commit_backlog_bytes"),
         "segments": {state: getattr(said.segments, state) for state in SEGMENT_STATES},
         "capacity_bytes": said.capacity_bytes,
         "used_bytes": said.used_bytes,
-        "pinned_bytes": _known(said, "pinned_bytes"),
+        "pinned_bytes": known(said, "pinned_bytes"),
         "object_count": said.object_count,
         "namespace_count": said.namespace_count,
         "retired_object_count": said.retired_object_count,
@@ -90,10 +87,10 @@ def _master_view(master: MasterView) -> View:
     said = master.status
     return {
         "address": master.address,
-        "role": pb.Role.Name(said.role).removeprefix("ROLE_").lower() if said is not None else None,
+        "role": role_name(said.role) if said is not None else None,
         "version": said.software_version if said is not None else None,
         "uptime_ms": said.uptime_ms if said is not None else None,
-        "lag_revisions": _known(said, "lag_revisions") if said is not None else None,
+        "lag_revisions": known(said, "lag_revisions") if said is not None else None,
         "problem": master.problem or None,
     }
 
@@ -117,10 +114,6 @@ def _problems(masters: list[MasterView], best: MasterView) -> list[str]:
             f"several masters say that they lead, one of them does not know better yet: {leaders}"
         )
     return problems
-
-
-def _known(message: Any, field: str) -> Any:
-    return getattr(message, field) if message.HasField(field) else None
 
 
 def _print(view: View) -> None:

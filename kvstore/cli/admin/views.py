@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from kvstore.v1 import admin_pb2 as pb
 from kvstore_client.wire import SegmentState
 
 View = dict[str, Any]
+
+_ROLES = {pb.ROLE_LOADING: "loading", pb.ROLE_STANDBY: "standby", pb.ROLE_LEADER: "leader"}
 
 
 def segment_view(segment: Any) -> View:
@@ -19,17 +22,17 @@ def segment_view(segment: Any) -> View:
         "address": address_of(segment.host, segment.tcp_port),
         "unix_path": segment.unix_path,
         "state": state_name(segment.state),
-        "attached": _known(segment, "attached"),
-        "draining": _known(segment, "draining"),
+        "attached": known(segment, "attached"),
+        "draining": known(segment, "draining"),
         "capacity_bytes": segment.capacity_bytes,
         "used_bytes": segment.used_bytes,
         "object_count": segment.object_count,
         "object_bytes": segment.object_bytes,
-        "pinned_bytes": _known(segment, "pinned_bytes"),
-        "quarantined_slots": _known(segment, "quarantined_slots"),
-        "digest_mismatches": _known(segment, "digest_mismatches"),
-        "evicted_objects": _known(segment, "evicted_objects"),
-        "heard_ms": _known(segment, "heard_ms"),
+        "pinned_bytes": known(segment, "pinned_bytes"),
+        "quarantined_slots": known(segment, "quarantined_slots"),
+        "digest_mismatches": known(segment, "digest_mismatches"),
+        "evicted_objects": known(segment, "evicted_objects"),
+        "heard_ms": known(segment, "heard_ms"),
         "version": segment.software_version or None,
     }
 
@@ -50,6 +53,11 @@ def state_name(state: int) -> str:
     return SegmentState(state).name.lower() if state in list(SegmentState) else f"state {state}"
 
 
+def role_name(role: int) -> str:
+    """As state_name, of a master."""
+    return _ROLES.get(role, f"role {role}")
+
+
 def address_of(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -63,5 +71,6 @@ def identity_summary(identity: View, characters_max: int = 60) -> str:
     return text if len(text) <= characters_max else text[: characters_max - 3] + "..."
 
 
-def _known(message: Any, field: str) -> Any:
+def known(message: Any, field: str) -> Any:
+    """A field that a standby leaves out; None then."""
     return getattr(message, field) if message.HasField(field) else None

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from kvstore.common.control_token import token_metadata
+from kvstore.common.control_metadata import token_metadata
 from kvstore.common.logs import log_event
 from kvstore.master.roles import Roles, Standby
 from kvstore.v1 import control_pb2 as pb

@@ -1,9 +1,18 @@
-"""The shared secret on the gRPC control port: `authorization: Bearer TOKEN` in the metadata of every call."""
+"""What travels in the metadata of calls on the gRPC control port.
+
+With every call the shared secret, as `authorization: Bearer TOKEN`. With a refusal the role of the master that refused:
+a standby is worth asking again soon, or the leader that it names at once; the refusal of a leader is final, although the
+network's own failures have the same code.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+ROLE_KEY = "kvstore-role"
+STANDBY_ROLE = "standby"
+LEADER_ROLE = "leader"
+LEADER_ADDRESS_KEY = "kvstore-leader"
 AUTHORIZATION = "authorization"
 _SCHEME = "Bearer "
 
@@ -30,3 +39,8 @@ def presented_token(metadata: Iterable[tuple[str, str | bytes]] | None) -> str |
     if len(values) > 1 or not isinstance(value, str) or not value.startswith(_SCHEME):
         return None
     return value[len(_SCHEME) :]
+
+
+def refusing_role(trailing_metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
+    """Of the master that ended a call; empty when none says so."""
+    return next((str(value) for key, value in trailing_metadata or () if key == ROLE_KEY), "")

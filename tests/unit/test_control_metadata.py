@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.common.control_token import check_token, presented_token, token_metadata
+from kvstore.common.control_metadata import check_token, presented_token, token_metadata
 from kvstore.master.config import MasterSettings
 
 
