@@ -24,7 +24,8 @@ from kvstore.master.server import MasterServer
 from support.etcd_server import free_ports
 from support.master_peers import SegmentPeer, settings
 
-TIMEOUT_MS = 1500
+TIMEOUT_MS = 20_000  # of what succeeds, long before it
+SHORT_MS = 1500
 
 
 class RoleOnly:
@@ -73,9 +74,9 @@ def address_of(server: MasterServer) -> str:
     return f"127.0.0.1:{server.control_port}"
 
 
-async def segments(*masters: str) -> tuple[list[Any], str]:
+async def segments(*masters: str, timeout_ms: int = TIMEOUT_MS) -> tuple[list[Any], str]:
     """(what ListSegments says, who has answered)"""
-    async with Cluster(masters, "", TIMEOUT_MS) as cluster:
+    async with Cluster(masters, "", timeout_ms) as cluster:
         return await listed(cluster, "ListSegments", pb.ListSegmentsRequest()), cluster.answered_by
 
 
@@ -118,14 +119,14 @@ async def test_without_a_leader_a_standby_answers_reads_and_changes_wait_in_vain
     with pytest.raises(
         AdminFailure, match=rf"no master that leads within 1500 ms: {master.address}: standby"
     ) as failed:
-        await drain(b"s" * 16, master.address)
+        await drain(b"s" * 16, master.address, timeout_ms=SHORT_MS)
     assert failed.value.code == EXIT_UNREACHABLE
-    assert 1 < time.monotonic() - started < 4
+    assert 1 < time.monotonic() - started < 6
 
 
 async def test_a_master_that_loads_is_waited_for(master: RoleOnly) -> None:
     with pytest.raises(AdminFailure, match=r"that is ready within 1500 ms.*: loading") as failed:
-        await segments(master.address)
+        await segments(master.address, timeout_ms=SHORT_MS)
     assert failed.value.code == EXIT_UNREACHABLE
     reading = asyncio.create_task(segments(master.address))
     await asyncio.sleep(0)
@@ -137,7 +138,7 @@ async def test_a_change_waits_for_the_next_leader(master: RoleOnly, leader: Mast
     peer = SegmentPeer(leader.control_port)
     await peer.attach()
     master.stand_by("")
-    changing = asyncio.create_task(drain(peer.segment_id, master.address, timeout_ms=20_000))
+    changing = asyncio.create_task(drain(peer.segment_id, master.address, timeout_ms=TIMEOUT_MS))
     done, _ = await asyncio.wait({changing}, timeout=0.3)
     assert not done
     master.roles.lead(leader.directory)
@@ -168,12 +169,12 @@ async def test_a_master_that_takes_connections_and_says_nothing_does_not_hold_up
     silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     address = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
     assert (await segments(address, address_of(leader)))[1] == address_of(leader)
-    async with Cluster((address, address_of(leader)), "", TIMEOUT_MS) as cluster:
+    async with Cluster((address, address_of(leader)), "", 2 * SHORT_MS) as cluster:
         views = await cluster.survey()
     assert [view.status is not None for view in views] == [False, True]
-    assert "no answer within 750 ms" in views[0].problem
+    assert "no answer within 1500 ms" in views[0].problem
     with pytest.raises(AdminFailure) as failed:
-        await segments(address)
+        await segments(address, timeout_ms=SHORT_MS)
     assert failed.value.code == EXIT_UNREACHABLE
     silent.close()
 
@@ -193,7 +194,7 @@ async def test_a_leader_that_is_lost_on_the_way_is_asked_again(leader: MasterSer
             asyncio.get_running_loop().call_later(0.3, leader._roles.lead, directory)
         return await call("SetDraining", request)
 
-    async with Cluster((address_of(leader),), "", 20_000) as cluster:
+    async with Cluster((address_of(leader),), "", TIMEOUT_MS) as cluster:
         assert (await cluster.change(ask)).draining
     assert len(calls) == 2
     await peer.close()

@@ -289,7 +289,7 @@ def test_a_master_that_hangs_is_exit_code_3_within_the_timeout(admin: Admin, clu
         for command in (("status",), ("drain", "0", "--yes")):
             started = time.monotonic()
             assert "no answer within" in admin(*command, "--timeout-ms", "1000", code=3)
-            assert time.monotonic() - started < 3  # half of it for the probe, and a busy machine
+            assert time.monotonic() - started < 5  # it was one second; the rest is for a busy machine
 
 
 def test_draining_survives_the_master_and_the_segments_memory(

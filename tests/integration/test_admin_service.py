@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -322,13 +321,26 @@ async def test_a_master_that_starts_again_goes_on_draining(tmp_path: Path) -> No
 # ---- several masters ---------------------------------------------------------------------------------------
 
 
-async def test_a_standby_answers_reads_and_says_where_changes_go(tmp_path: Path) -> None:
+@pytest.fixture
+async def masters(tmp_path: Path) -> AsyncIterator[tuple[MasterServer, MasterServer]]:
+    """A leader and its standby."""
     uri = shared_etcd().uri(own_prefix(tmp_path), ttl_s=30)
     leader, standby = (MasterServer(settings(tmp_path, metadata=uri, token=TOKEN)) for _ in range(2))
-    await leader.start()
-    await until(lambda: leader._readiness()[1] == "leader", "it leads")
-    await standby.start()
-    await until(lambda: standby._readiness() == (True, "standby"), "the other one stands by")
+    try:
+        await leader.start()
+        await until(lambda: leader._readiness()[1] == "leader", "it leads")
+        await standby.start()
+        await until(lambda: standby._readiness() == (True, "standby"), "the other one stands by")
+        yield leader, standby
+    finally:
+        await standby.stop()
+        await leader.stop()
+
+
+async def test_a_standby_answers_reads_and_says_where_changes_go(
+    masters: tuple[MasterServer, MasterServer],
+) -> None:
+    leader, standby = masters
     there, here = AdminPeer(leader, TOKEN), AdminPeer(standby, TOKEN)
     client = await DirectoryPeer.greeted(leader.directory_port, TOKEN)
     ns = await client.open_namespace(model="m")
@@ -373,4 +385,3 @@ async def test_a_standby_answers_reads_and_says_where_changes_go(tmp_path: Path)
     client.close()
     for peer in (there, here):
         await peer.channel.close()
-    await asyncio.wait_for(standby.stop(), 10)
