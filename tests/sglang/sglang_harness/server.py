@@ -21,12 +21,22 @@ REQUEST_TIMEOUT_S = 120.0  # the first one compiles SGLang's hash extension
 class SGLangServer:
     """A context manager: the server answers when it is entered and is gone when it exits."""
 
-    def __init__(self, name: str, model: Path, log_dir: Path, extra_config: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: Path,
+        log_dir: Path,
+        extra_config: dict[str, Any],
+        *,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        """`settings`: options of SGLang's, without the dashes, beside or instead of the usual ones."""
         self.name = name
         self.port = _free_port()
         self.log_path = log_dir / f"{name}.log"
         self._model = model
         self._extra_config = extra_config
+        self._settings = settings or {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "SGLangServer":
@@ -75,7 +85,7 @@ class SGLangServer:
             "hicache-storage-prefetch-policy": "wait_complete",
             "hicache-storage-backend": "dynamic",
             "hicache-storage-backend-extra-config": json.dumps(self._extra_config),
-        }
+        } | self._settings
         switches = [
             "--enable-hierarchical-cache",
             "--disable-overlap-schedule",

@@ -17,8 +17,13 @@ _SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 def make_tiny_model(directory: Path) -> Path:
     """Writes config, weights and tokenizer; the same bytes every time."""
+    return write_model(directory, _config(), _weights())
+
+
+def write_model(directory: Path, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> Path:
+    """A model directory as SGLang loads it, with the tokenizer that all the models here share."""
     directory.mkdir(parents=True, exist_ok=True)
-    _write_json(directory / "config.json", _config())
+    _write_json(directory / "config.json", config)
     _write_json(directory / "generation_config.json", {"eos_token_id": 0, "do_sample": False})
     _write_json(
         directory / "tokenizer_config.json",
@@ -31,7 +36,7 @@ def make_tiny_model(directory: Path) -> Path:
         },
     )
     _tokenizer().save(str(directory / "tokenizer.json"))
-    save_file(_weights(), str(directory / "model.safetensors"), metadata={"format": "pt"})
+    save_file(weights, str(directory / "model.safetensors"), metadata={"format": "pt"})
     return directory
 
 

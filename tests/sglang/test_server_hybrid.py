@@ -1,0 +1,52 @@
+"""Whole SGLang servers of hybrid models: a fresh one answers from the KV pages and the side pools of another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sglang_harness.server import SGLangServer
+from sglang_harness.tiny_hybrid_models import make_sliding_window_model
+from test_server import (
+    NEW_TOKENS,
+    PROMPT,
+    WHOLE_PAGES_TOKENS,
+    check_loaded,
+    check_same_answer,
+    logged,
+    wait_for_backup,
+)
+
+from support.processes import Cluster
+from support.running_cluster import running_cluster
+
+
+def extra_config(store: Cluster) -> dict[str, Any]:
+    return {
+        "backend_name": "kvstore",
+        "module_path": "hicache_adapter",
+        "class_name": "KVStoreHiCache",
+        "interface_v1": 1,
+        "prefetch_threshold": 16,
+        "masters": store.masters,
+    }
+
+
+@pytest.mark.timeout(1200)
+def test_a_fresh_server_of_a_sliding_window_model_answers_from_stored_windows(tmp_path: Path) -> None:
+    model = make_sliding_window_model(tmp_path / "model")
+    with running_cluster(tmp_path / "store") as store:
+        with SGLangServer("first", model, tmp_path, extra_config(store)) as first:
+            cold = first.generate(PROMPT, NEW_TOKENS)
+            wait_for_backup(first, WHOLE_PAGES_TOKENS)
+        assert cold["meta_info"]["cached_tokens"] == 0
+        with SGLangServer("second", model, tmp_path, extra_config(store)) as second:
+            warm = second.generate(PROMPT, NEW_TOKENS)
+        check_loaded(warm, second)
+        check_same_answer(warm, cold)
+        for server in (first, second):
+            assert '"pool":"swa"' in server.log_text(), server.log()
+        for pattern in (r"identity ([0-9a-f]{12})", r"namespace ([0-9a-f]{16})"):
+            assert len(logged(first, pattern)) == 2  # KV and the window
+            assert logged(first, pattern) == logged(second, pattern)
