@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from sglang_harness.server import SGLangServer
-from sglang_harness.tiny_hybrid_models import make_sliding_window_model
+from sglang_harness.tiny_hybrid_models import make_short_convolution_model, make_sliding_window_model
 from test_server import (
     NEW_TOKENS,
     PROMPT,
@@ -30,6 +30,7 @@ def extra_config(store: Cluster) -> dict[str, Any]:
         "interface_v1": 1,
         "prefetch_threshold": 16,
         "masters": store.masters,
+        "deadline_ms": 5000,  # a busy machine may not cost a hit
     }
 
 
@@ -50,3 +51,21 @@ def test_a_fresh_server_of_a_sliding_window_model_answers_from_stored_windows(tm
         for pattern in (r"identity ([0-9a-f]{12})", r"namespace ([0-9a-f]{16})"):
             assert len(logged(first, pattern)) == 2  # KV and the window
             assert logged(first, pattern) == logged(second, pattern)
+
+
+@pytest.mark.timeout(1200)
+def test_a_fresh_server_of_a_recurrent_model_continues_from_a_stored_state(tmp_path: Path) -> None:
+    model = make_short_convolution_model(tmp_path / "model")
+    settings = {"page-size": 1, "max-mamba-cache-size": 64, "max-running-requests": 8}
+    longer = PROMPT + [3 + (number * 13) % 280 for number in range(67)]
+    with running_cluster(tmp_path / "store") as store:
+        with SGLangServer("first", model, tmp_path, extra_config(store), settings=settings) as first:
+            cold = first.generate(longer, NEW_TOKENS)  # leaves states behind its own end only
+            short = first.generate(PROMPT, NEW_TOKENS)  # leaves one behind PROMPT
+            wait_for_backup(first, len(longer) + NEW_TOKENS + len(PROMPT))
+        assert cold["meta_info"]["cached_tokens"] == short["meta_info"]["cached_tokens"] == 0
+        with SGLangServer("second", model, tmp_path, extra_config(store), settings=settings) as second:
+            warm = second.generate(longer, NEW_TOKENS)
+        print(cold, warm, first.metrics if 0 else "")
+        assert warm["meta_info"]["cached_tokens_details"]["storage"] == len(PROMPT), second.log()
+        check_same_answer(warm, cold)

@@ -5,7 +5,12 @@ server tests use.
 import ctypes
 from typing import Any
 
-__all__ = ["transfer_kv_all_layer_lf_pf", "transfer_kv_per_layer_pf_lf"]
+__all__ = [
+    "transfer_kv_all_layer_lf_pf",
+    "transfer_kv_mamba_lf_pf",
+    "transfer_kv_mamba_pf_lf",
+    "transfer_kv_per_layer_pf_lf",
+]
 
 
 def transfer_kv_all_layer_lf_pf(
@@ -46,3 +51,28 @@ def transfer_kv_per_layer_pf_lf(
     """Host (token, layer, head, dim) to one layer of the device pool."""
     dst_k[dst_indices] = src_k[src_indices, layer_id]
     dst_v[dst_indices] = src_v[src_indices, layer_id]
+
+
+def transfer_kv_mamba_lf_pf(
+    *,
+    src_ptrs: Any,
+    dst: Any,
+    src_indices: Any,
+    dst_indices: Any,
+    item_size: int,
+    dst_layout_dim: int,
+    **_: Any,
+) -> None:
+    """Device to host: one row of `item_size` bytes a state slot and layer; src_ptrs are addresses."""
+    base = dst.data_ptr()
+    for layer, source in enumerate(src_ptrs.tolist()):
+        for from_slot, to_slot in zip(src_indices.tolist(), dst_indices.tolist(), strict=True):
+            target = base + to_slot * dst_layout_dim + layer * item_size
+            ctypes.memmove(target, source + from_slot * item_size, item_size)
+
+
+def transfer_kv_mamba_pf_lf(
+    *, src: Any, dst: Any, src_indices: Any, dst_indices: Any, layer_id: int, **_: Any
+) -> None:
+    """Host (slot, layer, 1, state) to one layer of the device pool."""
+    dst[dst_indices] = src[src_indices, layer_id, 0]
