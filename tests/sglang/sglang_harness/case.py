@@ -23,6 +23,9 @@ class Case:
     tp_rank: int = 0
     tp_size: int = 1
     tp_lcm_size: int | None = None
+    rendezvous: str = (
+        ""  # a new file in which the tp_size ranks find each other; without it each is on its own
+    )
     model_name: str = "acme/model"
     seed: int = 1
     token_base: int = 1000

@@ -7,8 +7,10 @@ What the scheduler thread does between the controller's queues is done here, by 
 import threading
 import time
 from array import array
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -16,6 +18,8 @@ from sglang.srt.mem_cache.pool_host import base as pool_host_base
 from sglang.srt.runtime_context import get_parallel
 
 from sglang_harness.case import Case
+
+GROUP_TIMEOUT_S = 30.0  # a rank that waits longer for another one fails
 
 # SGLang leaves 10 GiB of host memory free for a real engine; these pools have a few MiB.
 pool_host_base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0
@@ -42,6 +46,7 @@ class Engine:
         self._requests = 0
         try:
             self._stack.enter_context(_ranks(case))
+            self._stack.enter_context(_process_group(case))
             self.device_pool = _device_pool(case)
             self.host_pool = _host_pool(case, self.device_pool)
             self.controller = _controller(case, self.device_pool, self.host_pool, side_pools)
@@ -190,6 +195,25 @@ def _ranks(case: Case) -> Any:
     return get_parallel().override(**ranks)
 
 
+@contextmanager
+def _process_group(case: Case) -> Iterator[None]:
+    """The ranks' gloo group, which SGLang's controllers reduce their hit counts over."""
+    if not case.rendezvous:
+        yield
+        return
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{case.rendezvous}",
+        rank=case.tp_rank,
+        world_size=case.tp_size,
+        timeout=timedelta(seconds=GROUP_TIMEOUT_S),
+    )
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def _device_pool(case: Case) -> Any:
     from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
 
@@ -244,7 +268,7 @@ def _controller(case: Case, device_pool: Any, host_pool: Any, side_pools: Any) -
     )
     common = {
         "page_size": case.page_size,
-        "tp_group": None,
+        "tp_group": torch.distributed.group.WORLD if case.rendezvous else None,
         "load_cache_event": threading.Event(),
         "write_policy": "write_through",
         "io_backend": "direct",
