@@ -67,7 +67,9 @@ def test_windows_come_back_byte_equal_in_another_process(
         3,
         0,
     )
-    assert counters["swa_bytes_loaded"] == 3 * 16 * 2 * 2 * 2 * 8 * 2  # pages, tokens, K and V, layers, heads, width
+    assert (
+        counters["swa_bytes_loaded"] == 3 * 16 * 2 * 2 * 2 * 8 * 2
+    )  # pages, tokens, K and V, layers, heads, width
 
 
 @pytest.mark.parametrize("layout", ["page_first", "page_first_direct"])
@@ -164,9 +166,7 @@ def test_pages_of_another_draft_model_are_misses(workers: Workers, store: Cluste
 
 def test_tp_ranks_of_a_replicated_kv_cache_store_their_own_states(workers: Workers, store: Cluster) -> None:
     ranks = [
-        case_for(
-            store, "mla-states", {"mamba": STATES}, kind="mla", tp_rank=rank, tp_size=2, seed=50 + rank
-        )
+        case_for(store, "mla-states", {"mamba": STATES}, kind="mla", tp_rank=rank, tp_size=2, seed=50 + rank)
         for rank in range(2)
     ]
     first = write(workers, ranks[0])

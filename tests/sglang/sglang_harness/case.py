@@ -23,12 +23,17 @@ class Case:
     tp_rank: int = 0
     tp_size: int = 1
     tp_lcm_size: int | None = None
+    rendezvous: str = (
+        ""  # a new file in which the tp_size ranks find each other; without it each is on its own
+    )
     model_name: str = "acme/model"
     seed: int = 1
     token_base: int = 1000
     metrics: bool = False
     side_pools: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> its window and geometry
-    checkpoints: list[int] = field(default_factory=list)  # pages after which windows are backed up; default: all
+    checkpoints: list[int] = field(
+        default_factory=list
+    )  # pages after which windows are backed up; default: all
     draft_model: str = ""  # that SGLang says it serves
     options: dict[str, Any] = field(default_factory=dict)  # of the adapter
 

@@ -7,8 +7,10 @@ What the scheduler thread does between the controller's queues is done here, by 
 import threading
 import time
 from array import array
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -17,6 +19,8 @@ from sglang.srt.runtime_context import get_context, get_parallel
 
 from sglang_harness.case import Case
 from sglang_harness.pool_pages import fill_pages, page_bytes, raw_bytes, wipe_pool
+
+GROUP_TIMEOUT_S = 30.0  # a rank that waits longer for another one fails
 
 # SGLang leaves 10 GiB of host memory free for a real engine; these pools have a few MiB.
 pool_host_base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0
@@ -49,6 +53,7 @@ class Engine:
                 said = {"speculative_draft_model_path": case.draft_model}
                 self._stack.enter_context(get_context().override_server_args(**said))
             self._stack.enter_context(_ranks(case))
+            self._stack.enter_context(_process_group(case))
             self.device_pool = _device_pool(case, _kv_slots(case))
             self.host_pool = _host_pool(case, self.device_pool)
             entries = _side_entries(case)
@@ -191,6 +196,25 @@ def _ranks(case: Case) -> Any:
     return get_parallel().override(**ranks)
 
 
+@contextmanager
+def _process_group(case: Case) -> Iterator[None]:
+    """The ranks' gloo group, which SGLang's controllers reduce their hit counts over."""
+    if not case.rendezvous:
+        yield
+        return
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{case.rendezvous}",
+        rank=case.tp_rank,
+        world_size=case.tp_size,
+        timeout=timedelta(seconds=GROUP_TIMEOUT_S),
+    )
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def _kv_slots(case: Case) -> int:
     return max(512, 2 * case.pages * case.page_size)
 
@@ -261,7 +285,7 @@ def _controller(case: Case, device_pool: Any, host_pool: Any, side_entries: list
     )
     common = {
         "page_size": case.page_size,
-        "tp_group": None,
+        "tp_group": torch.distributed.group.WORLD if case.rendezvous else None,
         "load_cache_event": threading.Event(),
         "write_policy": "write_through",
         "io_backend": "direct",

@@ -48,7 +48,9 @@ def write_prompt(engine: Engine) -> WrittenPrompt:
         written.stored_tokens += stored
         for name, pool in engine.side_host_pools.items():
             if case.follows_kv(name):
-                written.side_pages.setdefault(name, {})[end] = page_bytes(pool, written.slots[: end * page_size])
+                written.side_pages.setdefault(name, {})[end] = page_bytes(
+                    pool, written.slots[: end * page_size]
+                )
         start = end
     return written
 

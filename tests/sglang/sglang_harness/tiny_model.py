@@ -11,13 +11,13 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 VOCABULARY = 320
-_HIDDEN, _INTERMEDIATE, _LAYERS, _HEADS, _KV_HEADS, _HEAD_DIM = 64, 128, 2, 4, 2, 16
+_HIDDEN, _INTERMEDIATE, _LAYERS, _HEADS, _HEAD_DIM = 64, 128, 2, 4, 16
 _SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
-def make_tiny_model(directory: Path) -> Path:
+def make_tiny_model(directory: Path, kv_heads: int = 2) -> Path:
     """Writes config, weights and tokenizer; the same bytes every time."""
-    return write_model(directory, _config(), _weights())
+    return write_model(directory, _config(kv_heads), _weights(kv_heads))
 
 
 def write_model(directory: Path, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> Path:
@@ -44,7 +44,7 @@ def _write_json(path: Path, values: dict[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=1))
 
 
-def _config() -> dict[str, Any]:
+def _config(kv_heads: int) -> dict[str, Any]:
     return {
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",
@@ -53,7 +53,7 @@ def _config() -> dict[str, Any]:
         "intermediate_size": _INTERMEDIATE,
         "num_hidden_layers": _LAYERS,
         "num_attention_heads": _HEADS,
-        "num_key_value_heads": _KV_HEADS,
+        "num_key_value_heads": kv_heads,
         "max_position_embeddings": 4096,
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
@@ -81,7 +81,7 @@ def _tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def _weights() -> dict[str, torch.Tensor]:
+def _weights(kv_heads: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(20)
 
     def random(*shape: int) -> torch.Tensor:
@@ -96,7 +96,7 @@ def _weights() -> dict[str, torch.Tensor]:
         prefix = f"model.layers.{layer}."
         for norm in ("input_layernorm", "post_attention_layernorm"):
             weights[f"{prefix}{norm}.weight"] = torch.ones(_HIDDEN)
-        for name, heads in (("q", _HEADS), ("k", _KV_HEADS), ("v", _KV_HEADS)):
+        for name, heads in (("q", _HEADS), ("k", kv_heads), ("v", kv_heads)):
             weights[f"{prefix}self_attn.{name}_proj.weight"] = random(heads * _HEAD_DIM, _HIDDEN)
             weights[f"{prefix}self_attn.{name}_proj.bias"] = random(heads * _HEAD_DIM)
         weights[f"{prefix}self_attn.o_proj.weight"] = random(_HIDDEN, _HEADS * _HEAD_DIM)
