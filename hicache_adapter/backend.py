@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
 from hicache_adapter.config import AdapterConfig
+from hicache_adapter.deadline import Deadline
 from hicache_adapter.hit_policy import HitReport
 from hicache_adapter.model_facts import read_model_facts
 from hicache_adapter.page_identity import (
@@ -30,7 +31,7 @@ from hicache_adapter.sglang_types import (
     pool_name,
     pool_transfer_result,
 )
-from hicache_adapter.side_pools import Deadline, SidePool, SidePools
+from hicache_adapter.side_pools import SidePool, SidePools
 from hicache_adapter.stats import StatsCollector
 from kvstore_client import Client, ConfigError, Pieces
 from kvstore_client.throttle import ThrottledLog
@@ -119,7 +120,13 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         """Makes everything stored under this model's identity unreachable for all instances, in
         constant time.
         """
-        self._guard("clear", None, lambda: [store.clear() for store in self._all_stores()])
+
+        def clear_each() -> None:
+            deadline = self._deadline()
+            for store in self._all_stores():
+                store.clear(deadline.left_ms)
+
+        self._guard("clear", None, clear_each)
 
     def close(self) -> None:
         """Ends connections and threads and lets SGLang's memory go. Idempotent."""
@@ -218,7 +225,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         """
 
         def ask() -> HitReport:
-            deadline = Deadline(self.config.deadline_ms)
+            deadline = self._deadline()
             return self._side_pools.hits(keys, self._exists(keys), pool_transfers or (), deadline)
 
         return pool_transfer_result(self._guard("exists", HitReport(0, {}, []), ask))
@@ -228,7 +235,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         return self._guard(
             "get",
             _transfer_misses(transfers),
-            lambda: self._side_pools.get(transfers or (), Deadline(self.config.deadline_ms)),
+            lambda: self._side_pools.get(transfers or (), self._deadline()),
         )
 
     def batch_set_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
@@ -236,9 +243,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         return self._guard(
             "set",
             _transfer_misses(transfers),
-            lambda: self._side_pools.put(
-                transfers or (), _depth(extra_info), Deadline(self.config.deadline_ms)
-            ),
+            lambda: self._side_pools.put(transfers or (), _depth(extra_info), self._deadline()),
         )
 
     # ---- for people ----
@@ -248,6 +253,9 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         return {**self._client.stats(), **self._counters.snapshot()}
 
     # ---- inside ----
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self.config.deadline_ms)
 
     def _exists(self, keys: Sequence[str]) -> int:
         return self._store(flat_pages=self._uses_flat_pages()).exists(keys)

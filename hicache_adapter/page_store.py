@@ -86,11 +86,11 @@ class PageStore:
     def _wait_ms(self, deadline_ms: int | None) -> int:
         return self._deadline_ms if deadline_ms is None else deadline_ms
 
-    def clear(self) -> bool:
+    def clear(self, deadline_ms: int | None = None) -> bool:
         """Bumps the epoch. Where no master can be reached the debt is remembered, and until it is paid the
         store answers as empty: pages that were to be cleared must not come back with the network.
         """
-        done = self._namespace.clear(deadline_ms=self._deadline_ms)
+        done = self._namespace.clear(deadline_ms=self._wait_ms(deadline_ms))
         with self._lock:
             self._clear_owed = not done
             self._clear_retry_at = time.monotonic() + _CLEAR_RETRY_S

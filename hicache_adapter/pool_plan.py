@@ -214,7 +214,7 @@ def _refuse_unknown(pool: Any) -> None:
 
 
 def _regions(pool: Any) -> tuple[Region, ...]:
-    buffers = pool.kv_buffer if isinstance(pool.kv_buffer, (tuple, list)) else [pool.kv_buffer]
+    buffers = _buffers(pool)
     fds = list(getattr(getattr(pool, "allocator", None), "fds", None) or ())
     if len(fds) != len(buffers):
         fd = getattr(pool, "fd", None)
@@ -223,3 +223,11 @@ def _regions(pool: Any) -> tuple[Region, ...]:
         Region(buffer.data_ptr(), buffer.numel() * buffer.element_size(), int(fd))
         for buffer, fd in zip(buffers, fds, strict=True)
     )
+
+
+def _buffers(pool: Any) -> list[Any]:
+    """The pool's tensors that hold anything. Pools of states keep no kv_buffer in 0.5.20 and older."""
+    kept = getattr(pool, "kv_buffer", None)
+    if kept is None:
+        kept = pool.get_hybrid_pool_buffer()
+    return [buffer for buffer in (kept if isinstance(kept, (tuple, list)) else [kept]) if buffer.numel() > 0]

@@ -3,13 +3,13 @@ pool.
 """
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from hicache_adapter.config import AdapterConfig
+from hicache_adapter.deadline import Deadline
 from hicache_adapter.hit_policy import HitQuery, HitReport, restorable_prefixes, window_pages
 from hicache_adapter.model_facts import read_model_facts
 from hicache_adapter.page_store import PageStore
@@ -32,18 +32,6 @@ class SidePool:
     name: str
     plan: PoolPlan
     store: PageStore
-
-
-class Deadline:
-    """The time that one call of SGLang's may take, however many pools it names."""
-
-    def __init__(self, deadline_ms: int) -> None:
-        self._ends_at = time.monotonic() + deadline_ms / 1000
-
-    @property
-    def left_ms(self) -> int:
-        """Whole milliseconds; 0 when it is over."""
-        return max(0, int((self._ends_at - time.monotonic()) * 1000))
 
 
 class SidePools:

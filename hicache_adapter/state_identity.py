@@ -45,7 +45,7 @@ def state_identity(storage_config: Any, pool: Any, config: AdapterConfig, facts:
                     for (name, shape, _), dtype in zip(parts, dtypes, strict=True)
                 ),
                 # Which axis comes first is up to the kernels of the device.
-                f"on:{facts.accelerator or pool.buffer_info.temporal.device.type}",
+                f"on:{facts.accelerator or _device_type(pool)}",
             ]
         ),
         **model_fields(storage_config, config, facts),
@@ -60,3 +60,10 @@ def _plain_dtype(dtype: Any) -> str:
             f"states of {name} don't say what they mean; use one of {', '.join(_PLAIN_DTYPES)}",
         )
     return name
+
+
+def _device_type(pool: Any) -> str:
+    states = (
+        pool.buffer_info if hasattr(pool, "buffer_info") else pool.device_pool.mamba_cache
+    )  # 0.5.20 and older
+    return str(states.temporal.device.type)

@@ -285,6 +285,16 @@ def test_states_that_sglang_does_not_hand_out_whole_turn_the_backend_off(
     assert engine.backend.batch_exists(["0" * 64], None) == 0
 
 
+def test_pools_of_states_of_older_versions_are_stored_as_well(engine: Engine, written: WrittenPrompt) -> None:
+    pool = engine.side_host_pools["mamba"]
+    pool.device_pool = SimpleNamespace(mamba_cache=pool.buffer_info)
+    del pool.kv_buffer, pool.buffer_info  # neither is there before 0.5.22
+    engine.backend.register_mem_host_pool_v2(pool, PoolName.MAMBA)
+    state = pool.alloc(1)
+    assert engine.backend.batch_get_v2([mamba(written.hashes[7:], state)]) == {"mamba": [True]}
+    assert page_bytes(pool, state) == written.side_pages["mamba"][PAGES]
+
+
 def test_a_side_pool_of_another_form_than_expected_turns_the_backend_off_and_raises_nothing(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
