@@ -31,7 +31,7 @@ class KvstoreServers(Servers):
             "listening",
             kvstore,
             "master",
-            f"--metadata-uri=rocksdb://{self.directory / 'kvstore-master'}",
+            f"--metadata=rocksdb://{self.directory / 'kvstore-master'}",
             "--directory-port=0",
             "--control-port=0",
             "--http-port=0",

@@ -21,9 +21,9 @@ def register(app: typer.Typer) -> None:
 def master(settings: MasterSettings, json: JsonOption = False, parent_pid: ParentOption = 0) -> None:
     """Keep the directory: which page lives on which segment. Clients and segments find each other here.
 
-    Example:  kvstore master --host 0.0.0.0 --metadata-uri rocksdb:///var/lib/kvstore/master
+    Example:  kvstore master --host 0.0.0.0 --metadata rocksdb:///var/lib/kvstore/master
 
-    What it has acknowledged survives kill -9: start it again with the same --metadata-uri.
+    What it has acknowledged survives kill -9: start it again with the same --metadata.
     """
     die_with_parent(parent_pid)
     configure_logging(settings.log_level, settings.log_format)
@@ -41,7 +41,7 @@ def master(settings: MasterSettings, json: JsonOption = False, parent_pid: Paren
     try:
         uvloop.run(run(settings, on_listening))
     except KvstoreError as error:
-        fail(f"{error} Give another place with --metadata-uri, or stop the other master.")
+        fail(f"{error} Give another place with --metadata, or stop the other master.")
     except OSError as error:
         fail(
             f"{error}: stop what listens there, or choose another port with --directory-port, "

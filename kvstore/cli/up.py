@@ -253,7 +253,7 @@ def _master_arguments(options: UpOptions, bound: Announcement) -> list[str]:
         f"--directory-port={bound.get('directory_port', options.directory_port)}",
         f"--control-port={bound.get('control_port', options.control_port)}",
         f"--http-port={bound.get('http_port', options.master_http_port)}",
-        f"--metadata-uri=rocksdb://{quote(str(options.data_dir.resolve() / 'master'))}",
+        f"--metadata=rocksdb://{quote(str(options.data_dir.resolve() / 'master'))}",
         f"--log-level={options.log_level}",
         "--log-format=text",
     ]

@@ -16,7 +16,7 @@ from kvstore.master.state import StateLimits
 WILDCARD_HOSTS = ("0.0.0.0", "::", "*", "")
 
 
-def _default_metadata_uri() -> str:
+def _default_metadata() -> str:
     return f"rocksdb://{Path.home() / '.local/state/kvstore/master'}"
 
 
@@ -31,10 +31,10 @@ class MasterSettings(ServerSettings):
     directory_port: int = Field(default=7440, ge=0, le=65_535, description="Clients; 0 takes a free port.")
     control_port: int = Field(default=7441, ge=0, le=65_535, description="Segments and tools (gRPC).")
     http_port: int = Field(default=7442, ge=0, le=65_535, description="/metrics, /healthz, /readyz.")
-    metadata_uri: str = Field(
-        default_factory=_default_metadata_uri,
+    metadata: str = Field(
+        default_factory=_default_metadata,
         description="Where the directory is durable: rocksdb:///path for one master, "
-        "etcd://host:port,host:port,host:port/prefix for several (docs/etcd.md).",
+        "etcd://host,host,host/prefix for several (docs/etcd.md).",
     )
     connections_max: int = Field(default=4096, ge=1, description="Open client connections.")
     segments_max: int = Field(default=4096, ge=1, description="Segments, suspect ones too.")
@@ -71,7 +71,7 @@ class MasterSettings(ServerSettings):
 
     @model_validator(mode="after")
     def _reachable(self) -> MasterSettings:
-        several = self.metadata_uri.startswith("etcd:")
+        several = self.metadata.startswith("etcd:")
         if several and not self.advertise_host and self.host in WILDCARD_HOSTS:
             raise ValueError(
                 f"several masters reach each other by name: with host {self.host} set advertise_host as well"

@@ -42,7 +42,7 @@ class MasterServer:
     def __init__(self, settings: MasterSettings) -> None:
         self._settings = settings
         self.metrics = MasterMetrics()
-        self._store = metadata_store(settings.metadata_uri)
+        self._store = metadata_store(settings.metadata)
         self._http = HttpEndpoint(settings.host, settings.http_port, self.metrics.registry, self._readiness)
         self._roles = Roles()
         self._replica: Replica | None = None
@@ -112,7 +112,7 @@ class MasterServer:
             directory_port=self.directory_port,
             control_port=self.control_port,
             http_port=self.http_port,
-            metadata=urlsplit(settings.metadata_uri).scheme,
+            metadata=urlsplit(settings.metadata).scheme,
             entries=self._roles.backend.index.entry_count,
         )
 

@@ -257,13 +257,17 @@ std::vector<uint32_t> PageClient::fetch_lengths(int handle, const CallKeys& keys
   const CallGuard guard(*this);
   if (guard.core() == nullptr) return lengths;
   in_namespace(*guard.core(), handle, call, [&] {
+    Core& core = *guard.core();
+    const std::vector<uint32_t> all = call.all_entries();
     std::vector<ObjectLocation> where(keys.entry_count());
-    const Status status = look_up(*guard.core(), call, call.all_entries(), &where);
+    const Status status = look_up(core, call, all, &where);
     if (status == Status::kStaleNamespace) return false;
+    // Lengths are the directory's to tell, since an object may have been replaced; without it, what was there a moment ago.
+    if (status != Status::kOk) core.locations.find(call.fingerprints, all, Deadline::Clock::now(), &where);
     uint64_t total_bytes = 0;
     for (uint32_t i = 0; i < keys.entry_count(); ++i) {
       call.set(i, status == Status::kOk ? Status::kMiss : status);
-      if (status != Status::kOk || !where[i].known() || where[i].length == 0) continue;
+      if (!where[i].known() || where[i].length == 0) continue;
       const bool fits =
           where[i].length <= wire::kObjectBytesMax && total_bytes + where[i].length <= bytes_max;
       call.set(i, fits ? Status::kUnavailable : Status::kTooLarge);

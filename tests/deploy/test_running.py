@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from support import engine_worker
 from support.waiting import wait_until
 
-from . import engine_worker
 from .kustomize import render
 from .manifests import PROBES, TEST_OVERLAYS, find, http_port, sglang_example, token_secret
 from .processes import LocalCluster, Pod, can_mount, free_network
@@ -63,6 +63,12 @@ class Store:
         """Puts pages and sees to it that all of them are acknowledged."""
         answer = self.engine(pod, "put", first)
         assert answer["opened"] and answer["good"] == PAGES, answer
+
+    def wait_writable(self, pod: Pod, first: int) -> None:
+        """For after a master's start: segments find it within moments, until then there is nowhere to put a page."""
+        wait_until(
+            lambda: self.engine(pod, "put", first)["good"] == PAGES, "writes are back", WRITES_BACK_TIMEOUT_S
+        )
 
     def assert_readable(self, pod: Pod, first: int) -> dict[str, Any]:
         answer = self.engine(pod, "get", first)
@@ -163,12 +169,7 @@ def test_pages_outlive_the_leader_and_writes_come_back(store: Store) -> None:
     leader = next(pod for pod in store.masters if is_leader(pod))
     store.cluster.kill(leader)
     store.assert_readable(store.far, 2000)
-    # Segments find the new leader within moments; until then there is nowhere to put a page.
-    wait_until(
-        lambda: store.engine(store.near, "put", 3000)["good"] == PAGES,
-        "writes are back",
-        WRITES_BACK_TIMEOUT_S,
-    )
+    store.wait_writable(store.near, 3000)
     assert sum(is_leader(pod) for pod in store.masters if pod is not leader) == 1
     store.cluster.start(leader)
     for kind in PROBES:
@@ -210,7 +211,7 @@ def test_the_single_node_store_keeps_its_directory_over_a_restart_of_the_master(
         for kind in PROBES:
             running.cluster.wait_probe(master, kind)
         running.assert_readable(running.far, 0)
-        running.put(running.near, 1000)
+        running.wait_writable(running.near, 1000)
     finally:
         running.cluster.close()
 

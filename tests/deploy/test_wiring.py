@@ -205,7 +205,7 @@ def test_masters_name_every_etcd_member_and_know_its_quota(monkeypatch: pytest.M
     )
     settings = settings_of(objects, find(objects, "StatefulSet/kvstore-master"), monkeypatch)
     assert isinstance(settings, MasterSettings)
-    uri = urlsplit(settings.metadata_uri)
+    uri = urlsplit(settings.metadata)
     assert uri.scheme == "etcd"
     assert uri.netloc == ",".join(f"{host}:2379" for host in hosts)
     assert parse_qs(uri.query)["quota_bytes"] == [arguments["--quota-backend-bytes"]] == [str(8 << 30)]
@@ -218,7 +218,7 @@ def test_the_single_master_keeps_its_records_on_its_volume(monkeypatch: pytest.M
     master = find(objects, "StatefulSet/kvstore-master")
     settings = settings_of(objects, master, monkeypatch)
     assert isinstance(settings, MasterSettings)
-    uri = urlsplit(settings.metadata_uri)
+    uri = urlsplit(settings.metadata)
     (mount,) = pod_spec(master)["containers"][0]["volumeMounts"]
     assert uri.scheme == "rocksdb" and uri.path.startswith(f"{mount['mountPath']}/")
     assert [claim["metadata"]["name"] for claim in master["spec"]["volumeClaimTemplates"]] == [mount["name"]]

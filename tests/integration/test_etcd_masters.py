@@ -34,7 +34,7 @@ async def start_master(tmp_path: Path) -> AsyncIterator[StartMaster]:
 
     async def start(**changes: Any) -> MasterServer:
         uri = shared_etcd().uri(own_prefix(tmp_path), ttl_s=LONG_TTL_S)
-        server = MasterServer(settings(tmp_path, metadata_uri=uri, **changes))
+        server = MasterServer(settings(tmp_path, metadata=uri, **changes))
         await server.start()
         servers.append(server)
         await until(lambda: role(server) == ("leader" if len(servers) == 1 else "standby"), "it has its role")

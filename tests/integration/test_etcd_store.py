@@ -298,8 +298,8 @@ async def test_a_filling_etcd_is_tight_then_full_and_its_alarm_is_seen(
             said.append(await store.space())
         levels = [level for level, _ in said]
         assert levels[0] is SpaceLevel.NORMAL
-        assert levels == sorted(levels)
-        assert set(levels) == set(SpaceLevel), said
+        # By when each is first said: near a threshold a level may come and go, since etcd reuses what it frees.
+        assert list(dict.fromkeys(levels)) == sorted(SpaceLevel), said
         assert refused is not None and "docs/etcd.md" in str(refused)
         level, why = await store.space()
         assert level is SpaceLevel.FULL and "NOSPACE" in why

@@ -346,7 +346,7 @@ async def test_no_bytes_harm_the_master(fuzzed: MasterServer, chunks: list[bytes
 
 @pytest.fixture
 async def fuzzed(tmp_path: Path) -> AsyncIterator[MasterServer]:
-    server = MasterServer(settings(tmp_path, metadata_uri="memory:"))
+    server = MasterServer(settings(tmp_path, metadata="memory:"))
     await server.start()
     yield server
     await server.stop()

@@ -28,7 +28,7 @@ class MasterProcess:
             "directory_port": "0",
             "control_port": "0",
             "http_port": "0",
-            "metadata_uri": f"rocksdb://{directory}/metadata",
+            "metadata": f"rocksdb://{directory}/metadata",
             **settings,
         }
         environment = {f"KVSTORE_MASTER_{name.upper()}": value for name, value in values.items()}
@@ -118,7 +118,7 @@ def test_wrong_settings_end_the_start_with_a_reason(tmp_path: Path) -> None:
     ):
         environment = {
             **os.environ,
-            "KVSTORE_MASTER_METADATA_URI": f"rocksdb://{tmp_path}/db",
+            "KVSTORE_MASTER_METADATA": f"rocksdb://{tmp_path}/db",
             "KVSTORE_MASTER_DIRECTORY_PORT": "0",
             "KVSTORE_MASTER_CONTROL_PORT": "0",
             "KVSTORE_MASTER_HTTP_PORT": "0",

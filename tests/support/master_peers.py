@@ -28,7 +28,7 @@ def settings(directory: Path, **changes: Any) -> MasterSettings:
         "directory_port": 0,
         "control_port": 0,
         "http_port": 0,
-        "metadata_uri": f"rocksdb://{directory}/metadata",
+        "metadata": f"rocksdb://{directory}/metadata",
         **changes,
     }
     return MasterSettings(**values)

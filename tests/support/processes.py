@@ -23,15 +23,25 @@ STOP_TIMEOUT_S = 10.0
 
 
 class ServerProcess:
-    """One `kvstore <command> --json` process. Its log goes to a file, its announcements to `events`."""
+    """One `kvstore <command> --json` process. Its log goes to a file, its announcements to `events`.
 
-    def __init__(self, arguments: list[str], log_path: Path, env: dict[str, str] | None = None) -> None:
+    `enter`: what the command begins with, to run on another host (support.network_lab).
+    """
+
+    def __init__(
+        self,
+        arguments: list[str],
+        log_path: Path,
+        env: dict[str, str] | None = None,
+        enter: tuple[str, ...] = (),
+    ) -> None:
         self.log_path = log_path
         self.events: list[dict[str, Any]] = []
         self._arrived: queue.Queue[dict[str, Any] | None] = queue.Queue()
         with open(log_path, "ab") as log:
             self.process = subprocess.Popen(
                 [
+                    *enter,
                     sys.executable,
                     "-m",
                     "kvstore.cli.main",
@@ -147,7 +157,7 @@ class Cluster:
             f"--directory-port={ports.get('directory_port', 0)}",
             f"--control-port={ports.get('control_port', 0)}",
             f"--http-port={ports.get('http_port', 0)}",
-            f"--metadata-uri=rocksdb://{quote(str(self._directory / 'master'))}",
+            f"--metadata=rocksdb://{quote(str(self._directory / 'master'))}",
         )
         self.master_ports = self.master.wait_event("listening")
         return self.master

@@ -17,7 +17,7 @@ ELECTION_TIMEOUT_S = 15.0
 class Master:
     """One master: its process of now, on the ports that it keeps over restarts."""
 
-    def __init__(self, name: str, directory: Path, metadata_uri: str) -> None:
+    def __init__(self, name: str, directory: Path, metadata: str) -> None:
         self.name = name
         self.directory_port, self.control_port, self.http_port = free_ports(3)
         self._directory = directory
@@ -27,7 +27,7 @@ class Master:
             f"--directory-port={self.directory_port}",
             f"--control-port={self.control_port}",
             f"--http-port={self.http_port}",
-            f"--metadata-uri={metadata_uri}",
+            f"--metadata={metadata}",
             "--grace-s=600",
         ]
         self.process: ServerProcess
@@ -75,9 +75,9 @@ class Master:
 
 
 class ReplicatedCluster:
-    def __init__(self, directory: Path, metadata_uri: str, masters: int = 2) -> None:
+    def __init__(self, directory: Path, metadata: str, masters: int = 2) -> None:
         self._directory = directory
-        self.all_masters = [Master(f"master{i}", directory, metadata_uri) for i in range(masters)]
+        self.all_masters = [Master(f"master{i}", directory, metadata) for i in range(masters)]
         self.segments: dict[str, ServerProcess] = {}
 
     @property

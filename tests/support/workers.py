@@ -18,9 +18,12 @@ RECOVERY_S = 10.0  # a store that is whole again must serve again within this, u
 
 
 class Worker:
-    """One client process. `acked` grows as it goes; `finish` ends it and gives its report."""
+    """One client process. `acked` grows as it goes; `finish` ends it and gives its report.
 
-    def __init__(self, masters: str, name: str, **options: Any) -> None:
+    `enter`: what its command begins with, to run on another host (support.network_lab).
+    """
+
+    def __init__(self, masters: str, name: str, enter: tuple[str, ...] = (), **options: Any) -> None:
         self.name = name
         self.acked: list[str] = []
         self._report: dict[str, Any] | None = None
@@ -39,7 +42,9 @@ class Worker:
             **options,
         }
         self.process = subprocess.Popen(
-            [sys.executable, str(WORKER), json.dumps(merged)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [*enter, sys.executable, str(WORKER), json.dumps(merged)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

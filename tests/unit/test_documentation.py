@@ -82,3 +82,11 @@ def test_make_targets_named_in_documents_exist(document: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"(?:`|^ {4,})make ([a-z-]+)", document.read_text(), re.MULTILINE))
     assert named - targets == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_tests_named_in_documents_exist(document: Path) -> None:
+    text = document.read_text()
+    named = {REPOSITORY / path for path in re.findall(r"TESTS=(tests[\w/.]*)", text)}
+    named |= {REPOSITORY / "tests/sglang" / name for name in re.findall(r'ARGS="-k (test_\w+\.py)"', text)}
+    assert [str(path) for path in named if not path.exists()] == []

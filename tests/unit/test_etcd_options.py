@@ -47,6 +47,6 @@ def test_a_uri_that_is_wrong_is_refused_and_named(uri: str) -> None:
 
 def test_a_master_that_others_could_not_reach_is_refused_with_a_remedy() -> None:
     with pytest.raises(ValidationError, match="advertise_host"):
-        MasterSettings(host="0.0.0.0", metadata_uri="etcd://a")
-    assert MasterSettings(host="0.0.0.0", advertise_host="m0", metadata_uri="etcd://a").advertise_host == "m0"
-    assert MasterSettings(host="0.0.0.0", metadata_uri="rocksdb:///x").advertise_host == ""
+        MasterSettings(host="0.0.0.0", metadata="etcd://a")
+    assert MasterSettings(host="0.0.0.0", advertise_host="m0", metadata="etcd://a").advertise_host == "m0"
+    assert MasterSettings(host="0.0.0.0", metadata="rocksdb:///x").advertise_host == ""

@@ -125,7 +125,8 @@ class PageClient {
   std::unique_ptr<Core> core_;  // gone after close()
 };
 
-// How long a location may be used without asking again: also how soon an epoch bump is noticed.
-constexpr int64_t kLocationTtlMs = 1000;
+// How long a location may be used without asking again, if its pin lasts as long. Segments refuse a namespace that was cleared;
+// one that has not heard of it yet may serve its pages for so long.
+constexpr int64_t kLocationTtlMs = 10000;
 
 }  // namespace kvstore
