@@ -64,7 +64,7 @@ class SidePools:
                 "side pool", f"{name!r} ({type(host_pool).__name__}) is of an unknown form: {error}"
             ) from error
         store = PageStore(self._client, share.identity, share.shards, self._config, self._log, pool=POOL_SIDE)
-        self._forget(self._pools.pop(name, None))
+        self._forget(self._pools.get(name))
         plan.lend_to(self._client)
         self._counters.watch(name)
         # A new dict: a storage thread may be reading the old one.

@@ -73,7 +73,9 @@ def test_a_fresh_server_of_a_recurrent_model_continues_from_a_stored_state(tmp_p
         with SGLangServer("second", model, tmp_path, extra_config(store), settings=settings) as second:
             warm = second.generate(longer, NEW_TOKENS)
         details = warm["meta_info"]["cached_tokens_details"]
-        assert details["storage"] == len(PROMPT), second.log()  # with the state that the shorter prompt has left
+        assert details["storage"] == len(PROMPT), (
+            second.log()
+        )  # with the state that the shorter prompt has left
         assert details["storage_backend"] == "KVStoreHiCache"
         assert warm["output_ids"] == cold["output_ids"]
         assert logprobs(warm) == pytest.approx(logprobs(cold), abs=TOLERANCE)
