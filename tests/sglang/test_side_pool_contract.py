@@ -119,6 +119,16 @@ def test_without_the_last_state_and_the_first_window_nothing_is_restored(
     assert engine.prefetch(engine.case.tokens).hit_tokens == 0
 
 
+def test_when_nothing_is_left_to_restore_no_further_pool_is_asked(
+    engine: Engine, written: WrittenPrompt
+) -> None:
+    remove(engine, "swa", [written.hashes[3], written.hashes[7]])
+    before = engine.backend.counters()["exists_calls"]
+    found = ask(engine, written.hashes)
+    assert (found.kv_hit_pages, found.extra_pool_hit_pages) == (0, {"kv": PAGES})  # of states: no verdict
+    assert engine.backend.counters()["exists_calls"] - before == 2
+
+
 def test_a_page_that_goes_between_query_and_get_is_one_miss_and_is_counted(
     engine: Engine, written: WrittenPrompt
 ) -> None:
@@ -219,7 +229,7 @@ def test_clear_hides_the_side_pools_too(engine: Engine, written: WrittenPrompt) 
 
 
 def test_a_call_for_several_pools_of_a_hung_store_takes_one_deadline(tmp_path: Path) -> None:
-    with running_cluster(tmp_path) as store, Engine(hybrid_case(store.masters, deadline_ms=400)) as engine:
+    with running_cluster(tmp_path) as store, Engine(hybrid_case(store.masters, deadline_ms=800)) as engine:
         # Nothing is written yet, and with the master paused no namespace can be opened: every pool would wait.
         hashes = [f"{number:064x}" for number in range(PAGES)]
         window = engine.side_host_pools["swa"].alloc(WINDOW * PAGE_SIZE)
@@ -234,7 +244,7 @@ def test_a_call_for_several_pools_of_a_hung_store_takes_one_deadline(tmp_path: P
             ):
                 started = time.monotonic()
                 call()
-                assert time.monotonic() - started < 0.4 + GRACE_S
+                assert time.monotonic() - started < 0.8 + GRACE_S
         wait_until(
             lambda: backend.batch_set_v2(transfers) == {"swa": [True] * WINDOW, "mamba": [True]},
             "the store serves again",

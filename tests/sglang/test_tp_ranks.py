@@ -138,15 +138,17 @@ def test_neither_rank_has_a_hit_when_one_of_them_can_not_reach_the_segment(
 
 
 def test_both_ranks_drop_the_pages_that_one_of_them_could_not_load(ranks: Ranks, tmp_path: Path) -> None:
-    with closing(TcpProxy()) as proxy:
-        with running_cluster(tmp_path / "store", advertise_port=proxy.port) as store:
-            proxy.target_port = store.segments["segment"].wait_event("listening")["port"]
-            cases = rank_cases(
-                store, "stalled", {"same_host": True, "tcp": False}, {"same_host": False, "tcp": True}
-            )
-            ranks.write(cases)
-            proxy.stall(TO_CLIENT, after_bytes=20_000)  # behind the answer to exists, within the pages
-            answers = ranks.read(cases)
-            assert proxy.stalled.is_set()
-            assert hits(answers) == [TOKENS, TOKENS]
-            assert loaded(answers)[0] == loaded(answers)[1] < TOKENS
+    with (
+        closing(TcpProxy()) as proxy,
+        running_cluster(tmp_path / "store", advertise_port=proxy.port) as store,
+    ):
+        proxy.target_port = store.segments["segment"].wait_event("listening")["port"]
+        cases = rank_cases(
+            store, "stalled", {"same_host": True, "tcp": False}, {"same_host": False, "tcp": True}
+        )
+        ranks.write(cases)
+        proxy.stall(TO_CLIENT, after_bytes=20_000)  # behind the answer to exists, within the pages
+        answers = ranks.read(cases)
+        assert proxy.stalled.is_set()
+        assert hits(answers) == [TOKENS, TOKENS]
+        assert loaded(answers)[0] == loaded(answers)[1] < TOKENS

@@ -141,8 +141,11 @@ def test_what_ranks_share_out_is_theirs_alone_whatever_the_kv_pool_is(
     assert (ranks[0] != ranks[1]) == ranks_apart
 
 
-def test_windows_in_page_head_are_cut_by_tp_lcm_size_like_kv() -> None:
-    one = share("swa", window_pool(layout="page_head"), sglang_config(tp_lcm_size=4))
+@pytest.mark.parametrize("is_mla_model", [False, True])
+def test_windows_in_page_head_are_cut_by_tp_lcm_size_like_kv(is_mla_model: bool) -> None:
+    one = share(
+        "swa", window_pool(layout="page_head"), sglang_config(tp_lcm_size=4, is_mla_model=is_mla_model)
+    )
     two = [
         share(
             "swa",

@@ -73,6 +73,9 @@ class Engine:
     def close(self) -> None:
         """Detaches the storage backend, as a server does when it stops."""
         try:
+            # A rank that left now could fail the reduction that another one is still in.
+            if self.case.rendezvous:
+                torch.distributed.barrier()
             if self.controller.enable_storage:
                 self.controller.detach_storage_backend()
         finally:
