@@ -36,7 +36,7 @@ SIDE_POOLS = {"swa": {"window": WINDOW, "layers": 2, "heads": 2, "head_dim": 8},
 
 
 def hybrid_case(masters: str, **options: Any) -> Case:
-    options = {"masters": masters, "deadline_ms": 3000, "tag": os.urandom(4).hex()} | options
+    options = {"masters": masters, "deadline_ms": 5000, "tag": os.urandom(4).hex()} | options
     return Case(
         pages=PAGES, checkpoints=[4, PAGES], model_name="acme/hybrid", side_pools=SIDE_POOLS, options=options
     )

@@ -23,7 +23,7 @@ DRAFT_MODEL = "acme/draft"
 
 
 def case_for(store: Cluster, name: str, side_pools: dict[str, Any], **fields: Any) -> Case:
-    fields = {"pages": PAGES, "options": {"masters": store.masters, "deadline_ms": 3000}} | fields
+    fields = {"pages": PAGES, "options": {"masters": store.masters, "deadline_ms": 5000}} | fields
     return Case(model_name=f"acme/{name}", side_pools=side_pools, **fields)
 
 
@@ -100,7 +100,7 @@ def test_a_model_with_pages_of_one_token_and_with_every_kind_of_side_pool_comes_
 def test_side_pools_in_shared_memory_round_trip_over_the_same_host_transport(
     workers: Workers, store: Cluster
 ) -> None:
-    options = {"masters": store.masters, "deadline_ms": 3000, "tcp": False}
+    options = {"masters": store.masters, "deadline_ms": 5000, "tcp": False}
     case = case_for(store, "shm", {"swa": SWA, "mamba": STATES}, allocator="shm", options=options)
     check_loaded(workers, case, write(workers, case), PAGES)
 
