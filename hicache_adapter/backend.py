@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
 from hicache_adapter.config import AdapterConfig
+from hicache_adapter.deadline import Deadline
+from hicache_adapter.hit_policy import HitReport
 from hicache_adapter.model_facts import read_model_facts
 from hicache_adapter.page_identity import (
     UnusableRankError,
@@ -20,8 +22,16 @@ from hicache_adapter.page_identity import (
     rank_shards,
 )
 from hicache_adapter.page_store import PageStore
+from hicache_adapter.pool_counters import PoolCounters
 from hicache_adapter.pool_plan import PoolPlan
-from hicache_adapter.sglang_types import KV_POOL, new_storage_metrics, pool_transfer_result
+from hicache_adapter.sglang_types import (
+    KV_POOL,
+    STATE_POOL,
+    new_storage_metrics,
+    pool_name,
+    pool_transfer_result,
+)
+from hicache_adapter.side_pools import SidePool, SidePools
 from hicache_adapter.stats import StatsCollector
 from kvstore_client import Client, ConfigError, Pieces
 from kvstore_client.throttle import ThrottledLog
@@ -51,6 +61,8 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         self.mem_pool_host: Any = None
         self._client = Client.from_config(self.config.client_config(self._rank_name()))
         self._log = ThrottledLog(logger)
+        self._counters = PoolCounters()
+        self._side_pools = SidePools(self._client, storage_config, self.config, self._counters, self._log)
         self._stats = StatsCollector() if getattr(storage_config, "enable_storage_metrics", False) else None
         self._lock = threading.Lock()
         self._plan: PoolPlan | None = None
@@ -66,33 +78,40 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         self._stores, self._refusal = {}, None
         if getattr(mem_pool_host, "kv_buffer", None) is None:
             self._refuse(
-                f"host pool {type(mem_pool_host).__name__} keeps its KV cache in side pools, "
-                "which are not supported in this release"
+                f"host pool {type(mem_pool_host).__name__} keeps the whole KV cache in side pools, "
+                "which is not supported in this release"
             )
             return
         plan = PoolPlan(mem_pool_host, head_split(self.storage_config, mem_pool_host))
         self._plan = plan
-        for region in plan.regions:
-            if region.fd >= 0:
-                self._client.register_fd(region.address, region.size_bytes, region.fd)
+        plan.lend_to(self._client)
+        self._counters.watch(KV_POOL)
         try:
             store = self._store(flat_pages=False)
         except UnusableRankError as error:
             self._refuse(str(error))
             return
+        self._warn_of_idle_lcm(mem_pool_host)
         self._announce(store, plan)
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
-        """Takes the KV pool; any other pool turns the backend off, so that no model is ever served
-        from half of its state.
+        """Takes a side pool. One that can't be identified turns the backend off, so that no model is ever
+        served from half of its state. Does not raise: SGLang would not roll back what it has attached.
         """
         self.registered_pools[host_pool_name] = host_pool
-        if host_pool_name != KV_POOL:
-            name = getattr(host_pool_name, "value", host_pool_name)
+        name = pool_name(host_pool_name)
+        if name == KV_POOL or self._refusal is not None:
+            return
+        try:
+            pool = self._side_pools.register(name, host_pool)
+        except Exception as error:
             self._refuse(
-                f"side pool '{name}' ({type(host_pool).__name__}) is not supported in this release, "
-                "and KV pages without it are of no use"
+                f"side pool '{name}' ({type(host_pool).__name__}) can't be stored: {error}; "
+                "KV pages without it are of no use"
             )
+            return
+        self._warn_of_unwritten(pool)
+        self._announce(pool.store, pool.plan)
 
     def on_host_pools_registered(self) -> None:
         """Nothing is left to do: pools are taken one by one."""
@@ -101,7 +120,13 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         """Makes everything stored under this model's identity unreachable for all instances, in
         constant time.
         """
-        self._guard("clear", None, lambda: [store.clear() for store in self._all_stores()])
+
+        def clear_each() -> None:
+            deadline = self._deadline()
+            for store in self._all_stores():
+                store.clear(deadline.left_ms)
+
+        self._guard("clear", None, clear_each)
 
     def close(self) -> None:
         """Ends connections and threads and lets SGLang's memory go. Idempotent."""
@@ -110,9 +135,9 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
                 return
             self._closed = True
         try:
-            for region in self._plan.regions if self._plan else ():
-                if region.fd >= 0:
-                    self._client.unregister(region.address)
+            if self._plan is not None:
+                self._plan.take_back_from(self._client)
+            self._side_pools.close()
             self._client.close()
         except Exception:
             logger.exception("kvstore: closing failed")
@@ -195,25 +220,42 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
     # ---- side pools: interface v2 ----
 
     def batch_exists_v2(self, keys: Sequence[str], pool_transfers: Any = None, extra_info: Any = None) -> Any:
-        """The KV pool's answer; nothing as soon as a side pool is asked for."""
-        hit = self.batch_exists(keys) if not pool_transfers else 0
-        return pool_transfer_result(hit)
+        """Which prefixes can be restored, by the rules of all the pools that are named: SGLang's
+        PoolTransferResult.
+        """
+
+        def ask() -> HitReport:
+            deadline = self._deadline()
+            return self._side_pools.hits(keys, self._exists(keys), pool_transfers or (), deadline)
+
+        return pool_transfer_result(self._guard("exists", HitReport(0, {}, []), ask))
 
     def batch_get_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
-        """Misses for every key of every pool."""
-        return {transfer.name: _misses(transfer.keys) for transfer in transfers or ()}
+        """Fills the pages of side pools; for each pool's name one truth a key."""
+        return self._guard(
+            "get",
+            _transfer_misses(transfers),
+            lambda: self._side_pools.get(transfers or (), self._deadline()),
+        )
 
     def batch_set_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
-        """Failures for every key of every pool."""
-        return {transfer.name: _misses(transfer.keys) for transfer in transfers or ()}
+        """Stores the pages of side pools that are absent; for each pool's name one truth a key."""
+        return self._guard(
+            "set",
+            _transfer_misses(transfers),
+            lambda: self._side_pools.put(transfers or (), _depth(extra_info), self._deadline()),
+        )
 
     # ---- for people ----
 
     def counters(self) -> dict[str, int]:
-        """The client's counters."""
-        return self._client.stats()
+        """The client's counters, and those of each pool (`kv_pages_loaded`, `swa_pages_missed`, ...)."""
+        return {**self._client.stats(), **self._counters.snapshot()}
 
     # ---- inside ----
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self.config.deadline_ms)
 
     def _exists(self, keys: Sequence[str]) -> int:
         return self._store(flat_pages=self._uses_flat_pages()).exists(keys)
@@ -221,19 +263,18 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
     def _get(self, keys: Sequence[str], memory: Pieces, *, flat_pages: bool) -> list[bool]:
         started = time.perf_counter()
         found = self._store(flat_pages).get(keys, memory)
+        self._counters.loaded(KV_POOL, found, self._the_plan().page_bytes)
         if self._stats is not None and (pages := sum(found)):
-            self._stats.prefetched(pages, pages * self._page_bytes(), time.perf_counter() - started)
+            self._stats.prefetched(pages, pages * self._the_plan().page_bytes, time.perf_counter() - started)
         return found
 
     def _set(self, keys: Sequence[str], memory: Pieces, depth: int, *, flat_pages: bool) -> list[bool]:
         started = time.perf_counter()
         stored = self._store(flat_pages).put(keys, memory, depth)
+        self._counters.stored(KV_POOL, stored, self._the_plan().page_bytes)
         if self._stats is not None and (pages := sum(stored)):
-            self._stats.backed_up(pages, pages * self._page_bytes(), time.perf_counter() - started)
+            self._stats.backed_up(pages, pages * self._the_plan().page_bytes, time.perf_counter() - started)
         return stored
-
-    def _page_bytes(self) -> int:
-        return sum(self._the_plan().object_bytes)
 
     def _uses_flat_pages(self) -> bool:
         extra_config = getattr(self.storage_config, "extra_config", None) or {}
@@ -252,7 +293,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
     def _all_stores(self) -> list[PageStore]:
         self._store(self._uses_flat_pages())
         with self._lock:
-            return list(self._stores.values())
+            return [*self._stores.values(), *self._side_pools.stores]
 
     def _the_plan(self) -> PoolPlan:
         plan = self._plan
@@ -282,10 +323,6 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
     def _announce(self, store: PageStore, plan: PoolPlan) -> None:
         """The line that tells by eye whether two instances share: same identity, same shards."""
-        config, pool = self.storage_config, self.mem_pool_host
-        whole_heads = pool.layout == "page_head" or is_replicated(config, pool)
-        if getattr(config, "tp_lcm_size", None) and not whole_heads:
-            logger.warning("kvstore: tp_lcm_size has no effect with layout %s; use page_head", pool.layout)
         transports = (("same-host", self.config.same_host), ("tcp", self.config.tcp))
         logger.info(
             "kvstore: %s identity %s %s; %s; shards %s; masters %s; transports %s",
@@ -297,6 +334,25 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
             self.config.masters,
             "+".join(name for name, on in transports if on),
         )
+
+    def _warn_of_idle_lcm(self, pool: Any) -> None:
+        config = self.storage_config
+        whole_heads = pool.layout == "page_head" or is_replicated(config, pool)
+        if getattr(config, "tp_lcm_size", None) and not whole_heads:
+            logger.warning("kvstore: tp_lcm_size has no effect with layout %s; use page_head", pool.layout)
+
+    def _warn_of_unwritten(self, pool: SidePool) -> None:
+        """SGLang has one rank alone write the side pools of a replicated KV cache, states excepted: what is
+        shared out over the ranks is then never complete.
+        """
+        config = self.storage_config
+        shared_out = any(shard.head_groups > 1 for shard in pool.store.shards)
+        if getattr(config, "is_mla_model", False) and shared_out and pool.name != STATE_POOL:
+            logger.warning(
+                "kvstore: SGLang writes side pool '%s' of this model on one TP rank only, so nothing of it is "
+                "ever found; use tp-size 1",
+                pool.name,
+            )
 
     def _refuse(self, reason: str) -> None:
         if self._refusal != reason:
@@ -321,6 +377,13 @@ def _count(keys: Any) -> int:
 
 def _misses(keys: Any) -> list[bool]:
     return [False] * _count(keys)
+
+
+def _transfer_misses(transfers: Any) -> dict[Any, list[bool]]:
+    misses: dict[Any, list[bool]] = {}
+    for transfer in transfers or ():
+        misses.setdefault(transfer.name, []).extend(_misses(transfer.keys))
+    return misses
 
 
 def _same_length(keys: Sequence[str], pages: Sequence[Any]) -> None:

@@ -2,6 +2,7 @@
 which part this rank holds.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from hicache_adapter.config import AdapterConfig
@@ -31,23 +32,33 @@ class UnusableRankError(Exception):
 
 
 def is_replicated(storage_config: Any, pool: Any) -> bool:
-    """Whether all TP ranks hold the same bytes (MLA)."""
+    """Whether all TP ranks hold the same bytes of the KV pool (MLA)."""
     return bool(getattr(storage_config, "is_mla_model", False)) or hasattr(pool, "kv_lora_rank")
 
 
 def page_identity(
     storage_config: Any, pool: Any, config: AdapterConfig, facts: ModelFacts, *, flat_pages: bool
 ) -> Identity:
-    """The identity of this pool's pages. ConfigError where it can't be told; the same on every rank.
+    """The identity of the KV pool's pages. ConfigError where it can't be told; the same on every rank.
 
     `flat_pages`: the bytes come through get_data_page (interface v0), whose order differs from the pool's own
     for layer_first MHA.
     """
-    store_dtype = str(pool.dtype).removeprefix("torch.")
     replicated = is_replicated(storage_config, pool)
+    identity = attention_identity(storage_config, pool, config, facts, replicated=replicated)
+    if flat_pages and pool.layout == "layer_first" and not replicated:
+        return replace(identity, byte_order="layer_first/flat")
+    return identity
+
+
+def attention_identity(
+    storage_config: Any, pool: Any, config: AdapterConfig, facts: ModelFacts, *, replicated: bool
+) -> Identity:
+    """The identity of a pool of attention pages that lie in the pool's own order."""
+    store_dtype = str(pool.dtype).removeprefix("torch.")
     if replicated:
         row_dim = getattr(pool, "kv_cache_dim", None) or pool.kv_lora_rank + pool.qk_rope_head_dim
-        geometry = {"row_dim": int(row_dim)}
+        geometry: dict[str, Any] = {"row_dim": int(row_dim)}
     else:
         heads = int(pool.head_num) * int(getattr(storage_config, "tp_size", 1))
         head_dim = int(pool.head_dim)
@@ -55,22 +66,27 @@ def page_identity(
         geometry = {"head_count": heads, "head_dim": head_dim, "v_head_dim": v_head_dim}
     draft_layers = int(pool.layer_num) - int(getattr(pool, "target_layer_num", None) or pool.layer_num)
     return Identity(
-        model=str(getattr(storage_config, "model_name", None) or ""),
-        revision=config.revision or facts.revision,
         kv_dtype=_logical_dtype(store_dtype, config, facts),
         store_dtype=store_dtype,
         pool_class=type(pool).__name__,
-        byte_order="layer_first/flat"
-        if flat_pages and pool.layout == "layer_first" and not replicated
-        else pool.layout,
+        byte_order=pool.layout,
         page_size=int(pool.page_size),
         draft_layer_count=draft_layers,
         draft_model=facts.draft_model if draft_layers else "",
-        quantization=facts.quantization,
-        model_overrides=facts.model_overrides,
-        tag=config.tag,
+        **model_fields(storage_config, config, facts),
         **geometry,
     )
+
+
+def model_fields(storage_config: Any, config: AdapterConfig, facts: ModelFacts) -> dict[str, Any]:
+    """The fields of an identity that say which model computed the bytes, and for whom."""
+    return {
+        "model": str(getattr(storage_config, "model_name", None) or ""),
+        "revision": config.revision or facts.revision,
+        "quantization": facts.quantization,
+        "model_overrides": facts.model_overrides,
+        "tag": config.tag,
+    }
 
 
 def _logical_dtype(store_dtype: str, config: AdapterConfig, facts: ModelFacts) -> str:
@@ -89,11 +105,13 @@ def _logical_dtype(store_dtype: str, config: AdapterConfig, facts: ModelFacts) -
     return f"{dtype}/{facts.accelerator}" if facts.accelerator else dtype
 
 
-def head_split(storage_config: Any, pool: Any) -> int:
+def head_split(storage_config: Any, pool: Any, *, replicated: bool | None = None) -> int:
     """Into how many head groups this rank's share is cut, so that fleets of other TP sizes find theirs
-    (`tp_lcm_size`).
+    (`tp_lcm_size`). `replicated`: whether all TP ranks hold the same bytes; None for the KV pool.
     """
-    lcm = _lcm_size(storage_config, pool)
+    if replicated is None:
+        replicated = is_replicated(storage_config, pool)
+    lcm = None if replicated else _lcm_size(storage_config, pool)
     tp_size = int(getattr(storage_config, "tp_size", 1))
     if lcm is None:
         return 1
@@ -113,14 +131,12 @@ def head_split(storage_config: Any, pool: Any) -> int:
 def _lcm_size(storage_config: Any, pool: Any) -> int | None:
     """tp_lcm_size where it has a meaning: head groups are whole only in page_head."""
     lcm = getattr(storage_config, "tp_lcm_size", None)
-    if not lcm or is_replicated(storage_config, pool) or pool.layout != "page_head":
-        return None
-    return int(lcm)
+    return int(lcm) if lcm and pool.layout == "page_head" else None
 
 
 def rank_shards(storage_config: Any, pool: Any) -> tuple[Shard, ...]:
-    """What this rank holds of each page: one shard, or one a head group, in the order of the pool's head
-    groups.
+    """What this rank holds of each page of the KV pool: one shard, or one a head group, in the order of the
+    pool's head groups.
 
     UnusableRankError when pipeline stages can't be told apart: then this rank must not touch the store.
     """
@@ -130,17 +146,27 @@ def rank_shards(storage_config: Any, pool: Any) -> tuple[Shard, ...]:
         raise UnusableRankError(
             f"the host pool of pipeline stage {pp_rank} of {pp_size} does not say which layers it holds"
         )
+    layers = range(layer_start, layer_start + int(pool.layer_num))
+    if is_replicated(storage_config, pool):
+        return layer_shards(storage_config, layers, groups_a_rank=0)
+    return layer_shards(storage_config, layers, groups_a_rank=head_split(storage_config, pool))
+
+
+def layer_shards(storage_config: Any, layers: range, *, groups_a_rank: int) -> tuple[Shard, ...]:
+    """This rank's shards of a page: these layers, cut over the TP ranks into `groups_a_rank` head groups each;
+    0 where all TP ranks hold the same bytes.
+    """
     common = {
-        "layer_start": layer_start,
-        "layer_count": int(pool.layer_num),
+        "layer_start": layers.start,
+        "layer_count": len(layers),
         "token_part": int(getattr(storage_config, "attn_cp_rank", 0)),
         "token_parts": max(1, int(getattr(storage_config, "attn_cp_size", 1))),
     }
-    if is_replicated(storage_config, pool):
+    if groups_a_rank == 0:
         return (Shard(**common),)
-    split = head_split(storage_config, pool)
     tp_rank, tp_size = int(getattr(storage_config, "tp_rank", 0)), int(getattr(storage_config, "tp_size", 1))
-    groups = split * tp_size
+    groups = groups_a_rank * tp_size
     return tuple(
-        Shard(head_group=tp_rank * split + part, head_groups=groups, **common) for part in range(split)
+        Shard(head_group=tp_rank * groups_a_rank + part, head_groups=groups, **common)
+        for part in range(groups_a_rank)
     )

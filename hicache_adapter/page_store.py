@@ -31,13 +31,14 @@ class PageStore:
         shards: Sequence[Shard],
         config: AdapterConfig,
         log: ThrottledLog,
+        pool: int = POOL_KV,
     ) -> None:
         self.identity = identity
         self.identity_digest = hashlib.sha256(identity.canonical()).hexdigest()[:12]
         self.shards = tuple(shards)
         self._client = client
         self._namespace = client.namespace(identity)
-        self._pages = self._namespace.pages(POOL_KV, shards)
+        self._pages = self._namespace.pages(pool, shards)
         self._deadline_ms = config.deadline_ms
         self._log = log
         self._lock = threading.Lock()
@@ -54,28 +55,42 @@ class PageStore:
             self._greet()
         return run
 
-    def get(self, keys: Sequence[str], memory: Pieces) -> list[bool]:
+    def present(self, keys: Sequence[str], deadline_ms: int) -> bytes:
+        """One byte a key: 1 where the page is stored completely and pinned, else 0."""
+        if not keys or not self._clear_is_done():
+            return bytes(len(keys))
+        present = self._pages.present_hashes(_native.hex_hashes(list(keys)), deadline_ms=deadline_ms)
+        if 1 in present:
+            self._greet()
+        return present
+
+    def get(self, keys: Sequence[str], memory: Pieces, deadline_ms: int | None = None) -> list[bool]:
         """Fills the memory; one truth a key."""
         if not keys or not self._clear_is_done():
             return [False] * len(keys)
         statuses = self._pages.get_pieces(
-            _native.hex_hashes(list(keys)), memory, deadline_ms=self._deadline_ms
+            _native.hex_hashes(list(keys)), memory, deadline_ms=self._wait_ms(deadline_ms)
         )
         return self._truths("get", keys, statuses, DONE_FOUND)
 
-    def put(self, keys: Sequence[str], memory: Pieces, depth: int) -> list[bool]:
+    def put(
+        self, keys: Sequence[str], memory: Pieces, depth: int, deadline_ms: int | None = None
+    ) -> list[bool]:
         """Stores what is absent; one truth a key."""
         if not keys or not self._clear_is_done():
             return [False] * len(keys)
         hashes = _native.hex_hashes(list(keys))
-        statuses = self._pages.put_pieces(hashes, memory, deadline_ms=self._deadline_ms, depth=depth)
+        statuses = self._pages.put_pieces(hashes, memory, deadline_ms=self._wait_ms(deadline_ms), depth=depth)
         return self._truths("set", keys, statuses, DONE_STORED)
 
-    def clear(self) -> bool:
+    def _wait_ms(self, deadline_ms: int | None) -> int:
+        return self._deadline_ms if deadline_ms is None else deadline_ms
+
+    def clear(self, deadline_ms: int | None = None) -> bool:
         """Bumps the epoch. Where no master can be reached the debt is remembered, and until it is paid the
         store answers as empty: pages that were to be cleared must not come back with the network.
         """
-        done = self._namespace.clear(deadline_ms=self._deadline_ms)
+        done = self._namespace.clear(deadline_ms=self._wait_ms(deadline_ms))
         with self._lock:
             self._clear_owed = not done
             self._clear_retry_at = time.monotonic() + _CLEAR_RETRY_S

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hicache_adapter.page_identity import LAYOUTS
-from kvstore_client import Pieces
+from kvstore_client import Client, Pieces
 from kvstore_client.errors import ConfigError
 
 _U64_MAX = (1 << 64) - 1
@@ -125,6 +125,23 @@ class PoolPlan:
             pointers, sizes = self._pool.get_page_buffer_meta(indices)
         return [int(p) for p in pointers], [int(s) for s in sizes]
 
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of this rank's share of a page."""
+        return sum(self.object_bytes)
+
+    def lend_to(self, client: Client) -> None:
+        """Lets same-host segments read the pool's shared memory."""
+        for region in self.regions:
+            if region.fd >= 0:
+                client.register_fd(region.address, region.size_bytes, region.fd)
+
+    def take_back_from(self, client: Client) -> None:
+        """The inverse."""
+        for region in self.regions:
+            if region.fd >= 0:
+                client.unregister(region.address)
+
     def page_slots(self, key_count: int, host_indices: Any) -> array[int]:
         """First slot of each page. ValueError unless host_indices names key_count whole, aligned pages
         inside the pool.
@@ -158,7 +175,7 @@ class PoolPlan:
         when one doesn't fit.
         """
         pointers, sizes = array("Q"), array("Q")
-        page_bytes = sum(self.object_bytes)
+        page_bytes = self.page_bytes
         for tensor in tensors:
             if not tensor.is_contiguous() or tensor.numel() * tensor.element_size() != page_bytes:
                 raise ValueError(f"a flat page is a contiguous tensor of {page_bytes} bytes")
@@ -197,7 +214,7 @@ def _refuse_unknown(pool: Any) -> None:
 
 
 def _regions(pool: Any) -> tuple[Region, ...]:
-    buffers = pool.kv_buffer if isinstance(pool.kv_buffer, (tuple, list)) else [pool.kv_buffer]
+    buffers = _buffers(pool)
     fds = list(getattr(getattr(pool, "allocator", None), "fds", None) or ())
     if len(fds) != len(buffers):
         fd = getattr(pool, "fd", None)
@@ -206,3 +223,11 @@ def _regions(pool: Any) -> tuple[Region, ...]:
         Region(buffer.data_ptr(), buffer.numel() * buffer.element_size(), int(fd))
         for buffer, fd in zip(buffers, fds, strict=True)
     )
+
+
+def _buffers(pool: Any) -> list[Any]:
+    """The pool's tensors that hold anything. Pools of states keep no kv_buffer in 0.5.20 and older."""
+    kept = getattr(pool, "kv_buffer", None)
+    if kept is None:
+        kept = pool.get_hybrid_pool_buffer()
+    return [buffer for buffer in (kept if isinstance(kept, (tuple, list)) else [kept]) if buffer.numel() > 0]

@@ -33,6 +33,8 @@ class Identity:
     quantization: str = ""
     model_overrides: str = ""
     tag: str = ""  # the operator's own word, to keep fleets apart
+    pool: str = ""  # SGLang's name of a side pool; empty for the KV pool
+    state_shape: str = ""  # shapes and dtypes of what is not heads x width: a side pool of states
     format_version: int = 1
 
     def canonical(self) -> bytes:
@@ -53,7 +55,8 @@ class Identity:
     def name(self) -> str:
         """A short name for listings, within the protocol's limit."""
         revision = f"@{self.revision}" if self.revision else ""
-        return clip_name(f"{self.model}{revision} {self.kv_dtype} {self.byte_order} p{self.page_size}")
+        pool = f" {self.pool}" if self.pool else ""
+        return clip_name(f"{self.model}{revision}{pool} {self.kv_dtype} {self.byte_order} p{self.page_size}")
 
 
 def named_identity(name: str) -> bytes:

@@ -10,6 +10,7 @@ from kvstore_client.wire import SHARDS_MAX
 HASH_BYTES = 32
 
 POOL_KV = 0
+POOL_SIDE = 1  # a side pool; which one, its namespace's identity says
 POOL_STRING = 0xFFFF
 
 _U16_MAX = 0xFFFF

@@ -181,6 +181,20 @@ class Objects(ABC):
         self._each_chunk("exists", _HashList(hashes), chunk, deadline_ms)
         return run
 
+    def present_hashes(
+        self, hashes: bytes, *, pin_ms: int | None = None, deadline_ms: float | None = None
+    ) -> bytes:
+        """One byte a key: 1 where it is there, 0 where it is not or the deadline came first."""
+        present = bytearray(len(hashes) // keymod.HASH_BYTES)
+
+        def chunk(part: bytes, at: slice, left_ms: int) -> None:
+            flags = key_flags(self._probe(part, pin_ms, left_ms), DONE_FOUND, self.shard_count)
+            if len(flags) == at.stop - at.start:  # anything else would shift the answers of other keys
+                present[at] = flags
+
+        self._each_chunk("exists", _HashList(hashes), chunk, deadline_ms)
+        return bytes(present)
+
     def put_pieces(self, hashes: bytes, memory: Pieces, *, deadline_ms: int, depth: int = 0) -> bytes:
         """One status an entry (docs/protocol.md section 2). At most 65,536 keys and 131,072 entries."""
         return self._native.put(
@@ -283,7 +297,12 @@ def key_truths(statuses: bytes, done: bytes, shard_count: int) -> list[bool]:
     """One bool a key: whether all of its entries have a status that `done` (DONE_FOUND or DONE_STORED)
     calls done.
     """
+    return [flag == 1 for flag in key_flags(statuses, done, shard_count)]
+
+
+def key_flags(statuses: bytes, done: bytes, shard_count: int) -> bytes:
+    """The same as bytes of 0 and 1; a key whose statuses are cut short is left out."""
     flags = statuses.translate(done)
     if shard_count == 1:
-        return [flag == 1 for flag in flags]
-    return [0 not in flags[at : at + shard_count] for at in range(0, len(flags), shard_count)]
+        return flags
+    return bytes(map(min, *(flags[shard::shard_count] for shard in range(shard_count))))

@@ -161,6 +161,10 @@ def test_a_page_is_there_only_with_all_of_its_shards(space: Namespace) -> None:
     both = space.pages(shards=[Shard(0, 4, group, 2) for group in range(2)])
     assert both.batch_exists(hashes) == [True, True, False, False]
     assert both.prefix_exists(hashes) == 2
+    assert both.present_hashes(b"".join(reversed(hashes))) == bytes([0, 0, 1, 1])
+    assert (
+        halves[0].present_hashes(b"".join(hashes) * 20_000) == b"\1" * 80_000
+    )  # more than one request takes
     assert both.batch_get(hashes) == [b"left", b"right"] * 2 + [b"left", None] * 2
 
 

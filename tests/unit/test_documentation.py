@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hicache_adapter.config import AdapterConfig
+from hicache_adapter.pool_counters import COUNTED
 from kvstore.cli.admin.settings import AdminSettings
 from kvstore.master.config import MasterSettings
 from kvstore.master.layout import ClusterRecord
@@ -76,6 +77,11 @@ def test_each_client_counter_is_documented() -> None:
         names = list(client.stats())
     assert len(names) > 10
     assert [name for name in names if name not in TOKENS] == []
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_each_pool_counter_of_the_adapter_is_documented(name: str) -> None:
+    assert f"*_{name}" in TOKENS
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))

@@ -1,6 +1,6 @@
 """One configuration of an engine rank, in a form that travels to a worker process as JSON."""
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 
@@ -23,10 +23,18 @@ class Case:
     tp_rank: int = 0
     tp_size: int = 1
     tp_lcm_size: int | None = None
+    rendezvous: str = (
+        ""  # a new file in which the tp_size ranks find each other; without it each is on its own
+    )
     model_name: str = "acme/model"
     seed: int = 1
     token_base: int = 1000
     metrics: bool = False
+    side_pools: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> its window and geometry
+    checkpoints: list[int] = field(
+        default_factory=list
+    )  # pages after which windows are backed up; default: all
+    draft_model: str = ""  # that SGLang says it serves
     options: dict[str, Any] = field(default_factory=dict)  # of the adapter
 
     def to_json(self) -> dict[str, Any]:
@@ -37,6 +45,24 @@ class Case:
     def from_json(cls, values: dict[str, Any]) -> "Case":
         """The inverse."""
         return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
+
+    def window(self, name: str) -> int:
+        """Pages of a side pool that a prefix needs; states need one."""
+        return int(self.side_pools[name].get("window", 1))
+
+    def follows_kv(self, name: str) -> bool:
+        """Whether the side pool has a page for every KV page, in the same slots."""
+        return name == "draft"
+
+    def side_case(self, name: str) -> "Case":
+        """An attention side pool as if it were the KV pool of an engine of its own."""
+        mine = {key: value for key, value in self.side_pools[name].items() if key != "window"}
+        return replace(self, side_pools={}, **({"kind": "mha"} | mine))
+
+    @property
+    def node_ends(self) -> list[int]:
+        """Where SGLang's tree nodes end, in pages: after each, the windows before it are backed up."""
+        return self.checkpoints or [self.pages]
 
     @property
     def tokens(self) -> list[int]:

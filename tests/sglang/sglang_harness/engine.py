@@ -7,15 +7,20 @@ What the scheduler thread does between the controller's queues is done here, by 
 import threading
 import time
 from array import array
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import torch
 from sglang.srt.mem_cache.pool_host import base as pool_host_base
-from sglang.srt.runtime_context import get_parallel
+from sglang.srt.runtime_context import get_context, get_parallel
 
 from sglang_harness.case import Case
+from sglang_harness.pool_pages import fill_pages, page_bytes, raw_bytes, wipe_pool
+
+GROUP_TIMEOUT_S = 30.0  # a rank that waits longer for another one fails
 
 # SGLang leaves 10 GiB of host memory free for a real engine; these pools have a few MiB.
 pool_host_base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0
@@ -28,23 +33,33 @@ class Prefetched:
     hit_tokens: int
     completed_tokens: int
     host_indices: Any  # None when nothing was worth loading
+    restorable: list[int] = field(default_factory=list)  # prefixes, in pages
+    side_indices: dict[str, Any] = field(default_factory=dict)  # by pool, where pages were loaded to
+    side_pages: dict[str, int] = field(default_factory=dict)  # by pool, how many SGLang counts as loaded
 
 
 class Engine:
     """One rank. A context manager; everything is released on exit."""
 
     def __init__(self, case: Case, side_pools: Any = None) -> None:
-        """`side_pools(device_pool, host_pool) -> list[PoolEntry]` adds pools beside KV (hybrid
-        controller only).
+        """`side_pools(device_pool, host_pool) -> list[PoolEntry]` adds pools beside KV to those of the case
+        (hybrid controller only).
         """
         self.case = case
         self._stack = ExitStack()
         self._requests = 0
         try:
+            if case.draft_model:
+                said = {"speculative_draft_model_path": case.draft_model}
+                self._stack.enter_context(get_context().override_server_args(**said))
             self._stack.enter_context(_ranks(case))
-            self.device_pool = _device_pool(case)
+            self._stack.enter_context(_process_group(case))
+            self.device_pool = _device_pool(case, _kv_slots(case))
             self.host_pool = _host_pool(case, self.device_pool)
-            self.controller = _controller(case, self.device_pool, self.host_pool, side_pools)
+            entries = _side_entries(case)
+            entries += side_pools(self.device_pool, self.host_pool) if side_pools is not None else []
+            self.side_host_pools = {entry.name.value: entry.host_pool for entry in entries}
+            self.controller = _controller(case, self.device_pool, self.host_pool, entries)
         except BaseException:
             self._stack.close()
             raise
@@ -58,6 +73,9 @@ class Engine:
     def close(self) -> None:
         """Detaches the storage backend, as a server does when it stops."""
         try:
+            # A rank that left now could fail the reduction that another one is still in.
+            if self.case.rendezvous:
+                torch.distributed.barrier()
             if self.controller.enable_storage:
                 self.controller.detach_storage_backend()
         finally:
@@ -70,21 +88,11 @@ class Engine:
 
     def fill(self, host_indices: Any, seed: int) -> None:
         """Reproducible bytes into the pages."""
-        generator = torch.Generator().manual_seed(seed)
-        for view in self._page_views(host_indices):
-            raw = torch.randint(
-                0, 256, (view.numel() * view.element_size(),), dtype=torch.uint8, generator=generator
-            )
-            view.copy_(raw.view(view.dtype).view(view.shape))
+        fill_pages(self.host_pool, host_indices, seed)
 
     def page_bytes(self, host_indices: Any) -> list[bytes]:
-        """The bytes of each page, read through the pool's tensors (not through the addresses that a
-        backend is given).
-        """
-        per_page: dict[int, list[bytes]] = {}
-        for number, view in enumerate(self._page_views(host_indices)):
-            per_page.setdefault(number // self._views_a_page, []).append(_raw(view))
-        return [b"".join(parts) for parts in per_page.values()]
+        """The bytes of each page."""
+        return page_bytes(self.host_pool, host_indices)
 
     def head_bytes(self, host_indices: Any) -> list[list[bytes]]:
         """The bytes of each head of each page (layout page_head): K, then V."""
@@ -92,48 +100,36 @@ class Engine:
         pool = self.host_pool
         return [
             [
-                b"".join(_raw(buffer[page, head]) for buffer in (pool.k_buffer, pool.v_buffer))
+                b"".join(raw_bytes(buffer[page, head]) for buffer in (pool.k_buffer, pool.v_buffer))
                 for head in range(self.case.heads)
             ]
             for page in pages
         ]
 
     def wipe(self) -> None:
-        """Zeroes the host pool."""
-        for buffer in self._buffers:
-            buffer.view(torch.uint8).zero_()
+        """Zeroes the host pools."""
+        for pool in (self.host_pool, *self.side_host_pools.values()):
+            wipe_pool(pool)
 
-    @property
-    def _buffers(self) -> list[Any]:
-        kv = self.host_pool.kv_buffer
-        return list(kv) if isinstance(kv, (tuple, list)) else [kv]
+    def backup(
+        self,
+        host_indices: Any,
+        tokens: list[int],
+        timeout_s: float = 20.0,
+        *,
+        last_hash: str | None = None,
+        side_pages: Any = None,
+    ) -> tuple[list[str], int]:
+        """Writes pages to the storage backend; (their hashes, tokens that SGLang counts as stored).
 
-    @property
-    def _views_a_page(self) -> int:
-        return 1 if self.case.kind == "mla" else 2
-
-    def _page_views(self, host_indices: Any) -> list[Any]:
-        """One view a page for MLA, two (K, V) for MHA, in the order of host_indices."""
-        pool, page_size, layout = self.host_pool, self.case.page_size, self.case.layout
-        tensors = [pool.kv_buffer] if self.case.kind == "mla" else [pool.k_buffer, pool.v_buffer]
-        views = []
-        for slot in host_indices[::page_size].tolist():
-            for tensor in tensors:
-                if layout == "layer_first":
-                    views.append(tensor[:, slot : slot + page_size])
-                elif layout == "page_first":
-                    views.append(tensor[slot : slot + page_size])
-                else:
-                    views.append(tensor[slot // page_size])
-        return views
-
-    def backup(self, host_indices: Any, tokens: list[int], timeout_s: float = 20.0) -> tuple[list[str], int]:
-        """Writes pages to the storage backend; (their hashes, tokens that SGLang counts as stored)."""
+        `last_hash`: of the page before them. `side_pages(hashes) -> list[PoolTransfer]`: pages of side pools.
+        """
         from sglang.srt.mem_cache.utils import get_storage_hash_str
 
-        hashes = get_storage_hash_str(tokens, None, page_size=self.case.page_size)
+        hashes = get_storage_hash_str(tokens, last_hash, page_size=self.case.page_size)
+        extra = {} if side_pages is None else {"extra_pools": side_pages(hashes)}
         operation_id = self.controller.write_storage(
-            host_indices, tokens, hash_value=hashes, prefix_keys=None
+            host_indices, tokens, hash_value=hashes, prefix_keys=None, **extra
         )
         ends_at = time.monotonic() + timeout_s
         while (left_s := ends_at - time.monotonic()) > 0:
@@ -149,18 +145,31 @@ class Engine:
         if controller.prefetch_hit_queue.get(timeout=timeout_s) is not operation:
             raise AssertionError("another request's hit came back")
         hit = operation.storage_hit_count
+        got = Prefetched(hit, 0, None)
+        if self.case.side_pools:
+            got.restorable = operation.pool_storage_result.restorable_prefix_pages
         if hit < max(controller.prefetch_threshold, self.case.page_size):
-            return Prefetched(hit, 0, None)
-        operation.host_indices = controller.alloc_prefetch_host_buffers(operation, hit)
+            return got
+        got.host_indices = operation.host_indices = controller.alloc_prefetch_host_buffers(operation, hit)
         if operation.host_indices is None:
             raise MemoryError("the host pool is too small for the hit")
+        for transfer in getattr(operation, "pool_transfers", None) or ():
+            if transfer.indices_from_pool is None:
+                pool = self.side_host_pools[transfer.name.value]
+                transfer.host_indices = pool.alloc(len(transfer.keys) * pool.page_size)
         controller.prefetch_buffer.put(operation)
         while True:
             ack = controller.ack_prefetch_queue.get(timeout=timeout_s)
             if ack.completed_tokens is not None:
-                operation.completed_tokens = ack.completed_tokens
+                got.completed_tokens = operation.completed_tokens = ack.completed_tokens
+            for name, pages in (getattr(ack, "pool_hits", None) or {}).items():
+                got.side_pages[str(name)] = pages
             if ack.completed_req:
-                return Prefetched(hit, operation.completed_tokens, operation.host_indices)
+                break
+        for transfer in getattr(operation, "pool_transfers", None) or ():
+            follows_kv = transfer.indices_from_pool is not None
+            got.side_indices[transfer.name.value] = got.host_indices if follows_kv else transfer.host_indices
+        return got
 
     def _start_prefetch(self, tokens: list[int]) -> Any:
         self._requests += 1
@@ -170,13 +179,13 @@ class Engine:
         from sglang.srt.mem_cache.base_prefix_cache import CacheRequestHandle
         from sglang.srt.mem_cache.radix_cache import RadixKey
 
+        extra = {}
+        if self.case.side_pools:
+            from sglang_harness.side_pools import query_transfers
+
+            extra["extra_pools"] = query_transfers(self.case)
         handle = CacheRequestHandle(request, self._requests)
-        return self.controller.prefetch(handle, RadixKey(array("q", tokens)), None, None)
-
-
-def _raw(view: Any) -> bytes:
-    data: bytes = view.contiguous().view(torch.uint8).flatten().numpy().tobytes()
-    return data
+        return self.controller.prefetch(handle, RadixKey(array("q", tokens)), None, None, **extra)
 
 
 def _ranks(case: Case) -> Any:
@@ -190,11 +199,46 @@ def _ranks(case: Case) -> Any:
     return get_parallel().override(**ranks)
 
 
-def _device_pool(case: Case) -> Any:
+@contextmanager
+def _process_group(case: Case) -> Iterator[None]:
+    """The ranks' gloo group, which SGLang's controllers reduce their hit counts over."""
+    if not case.rendezvous:
+        yield
+        return
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{case.rendezvous}",
+        rank=case.tp_rank,
+        world_size=case.tp_size,
+        timeout=timedelta(seconds=GROUP_TIMEOUT_S),
+    )
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def _kv_slots(case: Case) -> int:
+    return max(512, 2 * case.pages * case.page_size)
+
+
+def _side_entries(case: Case) -> list[Any]:
+    if not case.side_pools:
+        return []
+    from sglang_harness.side_pools import side_pool_entries
+
+    def attention_pools(side_case: Case, slots: int) -> tuple[Any, Any]:
+        device_pool = _device_pool(side_case, slots)
+        return device_pool, _host_pool(side_case, device_pool)
+
+    return side_pool_entries(case, attention_pools, kv_slots=_kv_slots(case))
+
+
+def _device_pool(case: Case, slots: int) -> Any:
     from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
 
     common = {
-        "size": max(512, 2 * case.pages * case.page_size),
+        "size": slots,
         "page_size": case.page_size,
         "dtype": getattr(torch, case.dtype),
         "layer_num": case.layers,
@@ -231,7 +275,7 @@ def _host_pool(case: Case, device_pool: Any) -> Any:
     return get_mha_host_pool_cls(info)(**common)
 
 
-def _controller(case: Case, device_pool: Any, host_pool: Any, side_pools: Any) -> Any:
+def _controller(case: Case, device_pool: Any, host_pool: Any, side_entries: list[Any]) -> Any:
     from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
 
     allocator = PagedTokenToKVPoolAllocator(
@@ -244,7 +288,7 @@ def _controller(case: Case, device_pool: Any, host_pool: Any, side_pools: Any) -
     )
     common = {
         "page_size": case.page_size,
-        "tp_group": None,
+        "tp_group": torch.distributed.group.WORLD if case.rendezvous else None,
         "load_cache_event": threading.Event(),
         "write_policy": "write_through",
         "io_backend": "direct",
@@ -271,8 +315,6 @@ def _controller(case: Case, device_pool: Any, host_pool: Any, side_pools: Any) -
             is_primary_index_anchor=True,
         )
     ]
-    if side_pools is not None:
-        entries += side_pools(device_pool, host_pool)
     return HybridCacheController(
-        allocator, HostPoolGroup(entries), transfer_layer_id_max=case.layers, **common
+        allocator, HostPoolGroup(entries + side_entries), transfer_layer_id_max=case.layers, **common
     )

@@ -1,5 +1,6 @@
 """A whole SGLang server (`sglang.launch_server`) on a CPU."""
 
+import contextlib
 import json
 import os
 import signal
@@ -15,18 +16,32 @@ from typing import Any
 HARNESS_PARENT = Path(__file__).resolve().parent.parent
 START_TIMEOUT_S = 420.0  # a shared two-core machine imports for a long time
 STOP_TIMEOUT_S = 30.0
+FLUSH_TIMEOUT_S = 30.0
+CLEAR_TIMEOUT_S = 30.0
 REQUEST_TIMEOUT_S = 120.0  # the first one compiles SGLang's hash extension
 
 
 class SGLangServer:
     """A context manager: the server answers when it is entered and is gone when it exits."""
 
-    def __init__(self, name: str, model: Path, log_dir: Path, extra_config: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: Path,
+        log_dir: Path,
+        extra_config: dict[str, Any],
+        *,
+        tp_size: int = 1,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        """`settings`: options of SGLang's, without the dashes, beside or instead of the usual ones."""
         self.name = name
         self.port = _free_port()
         self.log_path = log_dir / f"{name}.log"
         self._model = model
         self._extra_config = extra_config
+        self._tp_size = tp_size
+        self._settings = settings or {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "SGLangServer":
@@ -37,6 +52,8 @@ class SGLangServer:
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(shims),
         }
+        if self._tp_size > 1:
+            env |= {"SGLANG_CPU_OMP_THREADS_BIND": _cores_of_ranks(self._tp_size), "GLOO_SOCKET_IFNAME": "lo"}
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "sglang.launch_server", *self._flags()],
@@ -75,7 +92,8 @@ class SGLangServer:
             "hicache-storage-prefetch-policy": "wait_complete",
             "hicache-storage-backend": "dynamic",
             "hicache-storage-backend-extra-config": json.dumps(self._extra_config),
-        }
+            "tp-size": self._tp_size,
+        } | self._settings
         switches = [
             "--enable-hierarchical-cache",
             "--disable-overlap-schedule",
@@ -101,15 +119,27 @@ class SGLangServer:
                 time.sleep(0.25)
         raise AssertionError(f"server {self.name} does not answer after {START_TIMEOUT_S} s\n{self.log()}")
 
-    def generate(self, prompt: list[int], new_tokens: int) -> dict[str, Any]:
-        """Greedy tokens for the prompt, with log-probabilities and cache report."""
+    def generate(self, prompt: list[int], new_tokens: int, top_logprobs: int = 0) -> dict[str, Any]:
+        """Greedy tokens for the prompt, with log-probabilities (`top_logprobs`: also of so many best tokens at
+        each place) and cache report.
+        """
         sampling = {"temperature": 0, "max_new_tokens": new_tokens, "ignore_eos": True}
         body = {"input_ids": prompt, "sampling_params": sampling, "return_logprob": True}
+        body["top_logprobs_num"] = top_logprobs
         try:
             answer: dict[str, Any] = json.loads(self._request("/generate", body, REQUEST_TIMEOUT_S))
         except (urllib.error.URLError, OSError) as error:
             raise AssertionError(f"server {self.name}: {error}\n{self.log()}") from error
         return answer
+
+    def flush(self) -> None:
+        """Empties the caches on the device and in the host pool; the storage keeps what it has."""
+        # Refused, with status 400, while anything runs; SGLang waits for that to end.
+        self._request(f"/flush_cache?timeout={FLUSH_TIMEOUT_S}", {}, FLUSH_TIMEOUT_S + 10)
+
+    def clear_storage(self) -> None:
+        """Empties the storage."""
+        self._request("/hicache/storage-backend/clear", {}, CLEAR_TIMEOUT_S)
 
     def metrics(self) -> str:
         """The text of /metrics."""
@@ -132,19 +162,29 @@ class SGLangServer:
         return self.log_path.read_text(errors="replace")
 
     def stop(self) -> None:
-        """SIGTERM, then SIGKILL to the server's own session. Idempotent."""
+        """SIGTERM to the server's own session, then SIGKILL to what is left of it. Idempotent."""
         if self._process is None:
             return
-        for number, patience_s in ((signal.SIGTERM, STOP_TIMEOUT_S), (signal.SIGKILL, STOP_TIMEOUT_S)):
-            try:
-                os.killpg(self._process.pid, number)
-            except ProcessLookupError:
-                break
-            try:
-                self._process.wait(patience_s)
-            except subprocess.TimeoutExpired:
-                continue
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_TIMEOUT_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL to the server's own session. Idempotent."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(STOP_TIMEOUT_S)
         self._process = None
+
+
+def _cores_of_ranks(ranks: int) -> str:
+    """A core for each rank, of those that this process may use: without it SGLang wants a NUMA node a rank."""
+    cores = sorted(os.sched_getaffinity(0))
+    return "|".join(str(cores[rank % len(cores)]) for rank in range(ranks))
 
 
 def _free_port() -> int:

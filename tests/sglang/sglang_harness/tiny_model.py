@@ -11,14 +11,19 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 VOCABULARY = 320
-_HIDDEN, _INTERMEDIATE, _LAYERS, _HEADS, _KV_HEADS, _HEAD_DIM = 64, 128, 2, 4, 2, 16
+_HIDDEN, _INTERMEDIATE, _LAYERS, _HEADS, _HEAD_DIM = 64, 128, 2, 4, 16
 _SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
-def make_tiny_model(directory: Path) -> Path:
+def make_tiny_model(directory: Path, kv_heads: int = 2) -> Path:
     """Writes config, weights and tokenizer; the same bytes every time."""
+    return write_model(directory, _config(kv_heads), _weights(kv_heads))
+
+
+def write_model(directory: Path, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> Path:
+    """A model directory as SGLang loads it, with the tokenizer that all the models here share."""
     directory.mkdir(parents=True, exist_ok=True)
-    _write_json(directory / "config.json", _config())
+    _write_json(directory / "config.json", config)
     _write_json(directory / "generation_config.json", {"eos_token_id": 0, "do_sample": False})
     _write_json(
         directory / "tokenizer_config.json",
@@ -31,7 +36,7 @@ def make_tiny_model(directory: Path) -> Path:
         },
     )
     _tokenizer().save(str(directory / "tokenizer.json"))
-    save_file(_weights(), str(directory / "model.safetensors"), metadata={"format": "pt"})
+    save_file(weights, str(directory / "model.safetensors"), metadata={"format": "pt"})
     return directory
 
 
@@ -39,7 +44,7 @@ def _write_json(path: Path, values: dict[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=1))
 
 
-def _config() -> dict[str, Any]:
+def _config(kv_heads: int) -> dict[str, Any]:
     return {
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",
@@ -48,7 +53,7 @@ def _config() -> dict[str, Any]:
         "intermediate_size": _INTERMEDIATE,
         "num_hidden_layers": _LAYERS,
         "num_attention_heads": _HEADS,
-        "num_key_value_heads": _KV_HEADS,
+        "num_key_value_heads": kv_heads,
         "max_position_embeddings": 4096,
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
@@ -76,7 +81,7 @@ def _tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def _weights() -> dict[str, torch.Tensor]:
+def _weights(kv_heads: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(20)
 
     def random(*shape: int) -> torch.Tensor:
@@ -91,7 +96,7 @@ def _weights() -> dict[str, torch.Tensor]:
         prefix = f"model.layers.{layer}."
         for norm in ("input_layernorm", "post_attention_layernorm"):
             weights[f"{prefix}{norm}.weight"] = torch.ones(_HIDDEN)
-        for name, heads in (("q", _HEADS), ("k", _KV_HEADS), ("v", _KV_HEADS)):
+        for name, heads in (("q", _HEADS), ("k", kv_heads), ("v", kv_heads)):
             weights[f"{prefix}self_attn.{name}_proj.weight"] = random(heads * _HEAD_DIM, _HIDDEN)
             weights[f"{prefix}self_attn.{name}_proj.bias"] = random(heads * _HEAD_DIM)
         weights[f"{prefix}self_attn.o_proj.weight"] = random(_HIDDEN, _HEADS * _HEAD_DIM)

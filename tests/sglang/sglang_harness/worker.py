@@ -52,26 +52,36 @@ def serve(commands: TextIO, replies: TextIO) -> None:
 def write(case: Any) -> dict[str, Any]:
     """Fills pages and backs them up."""
     from sglang_harness.engine import Engine
+    from sglang_harness.prompts import write_prompt
 
     with Engine(case) as engine:
-        slots = engine.host_pool.alloc(case.pages * case.page_size)
-        engine.fill(slots, case.seed)
-        hashes, stored = engine.backup(slots, case.tokens)
-        return {"hashes": hashes, "stored_tokens": stored, **_contents(engine, slots), **_report(engine)}
+        written = write_prompt(engine)
+        return {
+            "hashes": written.hashes,
+            "stored_tokens": written.stored_tokens,
+            "side_digests": {
+                name: {str(end): [_digest(page) for page in pages] for end, pages in by_end.items()}
+                for name, by_end in written.side_pages.items()
+            },
+            **_contents(engine, written.slots),
+            **_report(engine),
+        }
 
 
 def read(case: Any) -> dict[str, Any]:
     """Prefetches the same prompt into other slots of a pool that starts empty."""
     from sglang_harness.engine import Engine
+    from sglang_harness.prompts import read_prompt
 
     with Engine(case) as engine:
-        engine.wipe()
-        engine.host_pool.alloc(3 * case.page_size)  # so that pages land elsewhere than in the writer
-        got = engine.prefetch(case.tokens)
+        got, side_pages = read_prompt(engine)
         contents = {"digests": []} if got.host_indices is None else _contents(engine, got.host_indices)
         return {
             "hit_tokens": got.hit_tokens,
             "loaded_tokens": got.completed_tokens,
+            "restorable": got.restorable,
+            "side_digests": {name: [_digest(page) for page in pages] for name, pages in side_pages.items()},
+            "side_pages": got.side_pages,
             **contents,
             **_report(engine),
         }

@@ -27,6 +27,7 @@ class WorkerProcess:
         env = os.environ | {
             "PYTHONPATH": f"{HARNESS_PARENT}:{HARNESS_PARENT / 'shims'}",
             "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
         }
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(

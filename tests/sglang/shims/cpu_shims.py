@@ -5,6 +5,8 @@ question is imported.
 schema.
 - host pools: pinning memory needs a CUDA driver, so pools are built with pin_memory=False.
 - copies between the device pool and the host pool: kernels of sgl_kernel, here in torch (`host_copies`).
+- short convolutions: triton kernels, here in torch (`short_convolution`).
+- sliding-window attention: a defect of SGLang's CPU attention is mended (`sliding_window`).
 
 `sgl_kernel` itself is a stub in this folder. Nothing of HiCache's storage path is replaced.
 """
@@ -19,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 _HOST_POOLS = "sglang.srt.mem_cache.pool_host."
+_ATTENTION = "sglang.srt.layers.attention."
 _torchvision_library: Any = None
 
 
@@ -37,6 +40,9 @@ class _Hook(importlib.abc.MetaPathFinder):
             _HOST_POOLS + "base": lambda module: _never_pin(module.HostKVCache),
             _HOST_POOLS + "mha": _complete_pool_module,
             _HOST_POOLS + "mla": _complete_pool_module,
+            _HOST_POOLS + "mamba": _complete_pool_module,
+            _ATTENTION + "mamba.causal_conv1d": _replace_convolutions,
+            _ATTENTION + "torch_native_backend": _translate_window_reads,
         }
 
     def find_spec(
@@ -67,6 +73,18 @@ def _declare_torchvision_operators() -> None:
     _torchvision_library = torch.library.Library("torchvision", "DEF")
     for operator in ("nms", "qnms"):
         _torchvision_library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def _translate_window_reads(module: ModuleType) -> None:
+    import sliding_window
+
+    sliding_window.translate_reads(module)
+
+
+def _replace_convolutions(module: ModuleType) -> None:
+    import short_convolution
+
+    short_convolution.replace_kernels(module)
 
 
 def _never_pin(pool_class: type) -> None:

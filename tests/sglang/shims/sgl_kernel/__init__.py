@@ -4,6 +4,14 @@ torch path.
 
 from typing import Any
 
+import torch
+
+# Looked up when the linear-attention modules are imported. They have no implementation: calling one raises, and SGLang
+# still sees a CPU without native kernels.
+_declared = torch.library.Library("sgl_kernel", "FRAGMENT")
+for _name in ("fused_sigmoid_gating_delta_rule_update_cpu", "fused_gdn_gating_cpu"):
+    _declared.define(f"{_name}(Tensor x) -> Tensor")
+
 
 def assign_req_to_token_pool_cpu(
     req_pool_indices: Any,

@@ -1,0 +1,166 @@
+"""The side pools of one rank (interface v2): registered one by one, asked in batches, one call of the store a
+pool.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from hicache_adapter.config import AdapterConfig
+from hicache_adapter.deadline import Deadline
+from hicache_adapter.hit_policy import HitQuery, HitReport, restorable_prefixes, window_pages
+from hicache_adapter.model_facts import read_model_facts
+from hicache_adapter.page_store import PageStore
+from hicache_adapter.pool_counters import PoolCounters
+from hicache_adapter.pool_plan import PoolPlan
+from hicache_adapter.sglang_types import KV_POOL, hit_policy_name, pool_name
+from hicache_adapter.side_pool_kinds import side_pool_share
+from kvstore_client import Client
+from kvstore_client.errors import ConfigError
+from kvstore_client.keys import POOL_SIDE
+from kvstore_client.throttle import ThrottledLog
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SidePool:
+    """Where a side pool's pages lie, and where they are stored."""
+
+    name: str
+    plan: PoolPlan
+    store: PageStore
+
+
+class SidePools:
+    """Registered on the scheduler's thread, asked by the storage threads. The data calls don't raise: what goes
+    wrong with one pool makes its pages misses and leaves the others alone.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        storage_config: Any,
+        config: AdapterConfig,
+        counters: PoolCounters,
+        log: ThrottledLog,
+    ) -> None:
+        self._client = client
+        self._storage_config = storage_config
+        self._config = config
+        self._counters = counters
+        self._log = log
+        self._pools: dict[str, SidePool] = {}
+
+    def register(self, name: str, host_pool: Any) -> SidePool:
+        """Learns where the pool's pages lie and what they are. ConfigError when that can't be told."""
+        try:
+            share = side_pool_share(name, self._storage_config, host_pool, self._config, read_model_facts())
+            plan = PoolPlan(host_pool, share.split)
+        except (AttributeError, TypeError) as error:
+            raise ConfigError(
+                "side pool", f"{name!r} ({type(host_pool).__name__}) is of an unknown form: {error}"
+            ) from error
+        store = PageStore(self._client, share.identity, share.shards, self._config, self._log, pool=POOL_SIDE)
+        self._forget(self._pools.get(name))
+        plan.lend_to(self._client)
+        self._counters.watch(name)
+        # A new dict: a storage thread may be reading the old one.
+        self._pools = {**self._pools, name: SidePool(name, plan, store)}
+        return self._pools[name]
+
+    def close(self) -> None:
+        """Lets SGLang's memory go."""
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            self._forget(pool)
+
+    def _forget(self, pool: SidePool | None) -> None:
+        if pool is not None:
+            pool.plan.take_back_from(self._client)
+
+    @property
+    def stores(self) -> list[PageStore]:
+        """One a pool."""
+        return [pool.store for pool in self._pools.values()]
+
+    def hits(
+        self, keys: Sequence[str], kv_pages: int, transfers: Sequence[Any], deadline: Deadline
+    ) -> HitReport:
+        """What can be restored of a prefix whose first `kv_pages` KV pages are there. A pool that can't be asked
+        allows nothing.
+        """
+        query = HitQuery(KV_POOL, kv_pages)
+        for transfer in transfers:
+            if not query.is_open:
+                break
+            query.add(transfer.name, self._verdict(transfer, keys[:kv_pages], deadline))
+        return query.report()
+
+    def _verdict(self, transfer: Any, keys: Sequence[str], deadline: Deadline) -> bytes:
+        def ask() -> bytes:
+            pool = self._pool_of(transfer)
+            present = pool.store.present(keys, deadline.left_ms)
+            return restorable_prefixes(present, hit_policy_name(transfer), window_pages(transfer.keys))
+
+        return self._guarded("exists", transfer, bytes(len(keys)), ask)
+
+    def get(self, transfers: Sequence[Any], deadline: Deadline) -> dict[Any, list[bool]]:
+        """Fills the pages; one truth a key for each transfer's name."""
+
+        def load(pool: SidePool, transfer: Any) -> list[bool]:
+            memory = pool.plan.memory(len(transfer.keys), transfer.host_indices)
+            found = pool.store.get(transfer.keys, memory, deadline.left_ms)
+            self._counters.loaded(pool.name, found, pool.plan.page_bytes)
+            return found
+
+        return self._each("get", transfers, load)
+
+    def put(self, transfers: Sequence[Any], depth: int, deadline: Deadline) -> dict[Any, list[bool]]:
+        """Stores the pages that are absent; one truth a key for each transfer's name."""
+
+        def save(pool: SidePool, transfer: Any) -> list[bool]:
+            memory = pool.plan.memory(len(transfer.keys), transfer.host_indices)
+            stored = pool.store.put(transfer.keys, memory, depth, deadline.left_ms)
+            self._counters.stored(pool.name, stored, pool.plan.page_bytes)
+            return stored
+
+        return self._each("set", transfers, save)
+
+    def _each(
+        self, verb: str, transfers: Sequence[Any], run: Callable[[SidePool, Any], list[bool]]
+    ) -> dict[Any, list[bool]]:
+        def ask(transfer: Any) -> list[bool]:
+            return run(self._pool_of(transfer), transfer)
+
+        answers: dict[Any, list[bool]] = {}
+        for transfer in transfers:
+            misses = [False] * len(transfer.keys or ())
+            answer = self._guarded(verb, transfer, misses, partial(ask, transfer)) if misses else misses
+            # Never overwrite: SGLang takes a name's first False as the end of its hit.
+            answers.setdefault(transfer.name, []).extend(answer)
+        return answers
+
+    def _pool_of(self, transfer: Any) -> SidePool:
+        name = pool_name(transfer.name)
+        if name not in self._pools:
+            raise ValueError("the pool is not registered")
+        return self._pools[name]
+
+    def _guarded(self, verb: str, transfer: Any, miss: T, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except Exception as error:
+            name = pool_name(transfer.name)
+            self._log.log(
+                logging.ERROR,
+                f"{verb} {name} {type(error).__name__}",
+                "kvstore: %s of side pool '%s' failed: %s",
+                verb,
+                name,
+                error,
+                exc_info=True,
+            )
+            return miss
