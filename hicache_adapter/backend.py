@@ -105,10 +105,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         try:
             pool = self._side_pools.register(name, host_pool)
         except Exception as error:
-            self._refuse(
-                f"side pool '{name}' ({type(host_pool).__name__}) can't be stored: {error}; "
-                "KV pages without it are of no use"
-            )
+            self._refuse(f"side pool '{name}': {error}; KV pages without it are of no use")
             return
         self._warn_of_unwritten(pool)
         self._announce(pool.store, pool.plan)

@@ -86,10 +86,14 @@ def side_pool_share(
     ancestry = [ancestor.__name__ for ancestor in type(pool).__mro__]
     identify = next((kinds[ancestor] for ancestor in ancestry if ancestor in kinds), None)
     if identify is None:
-        raise ConfigError("side pool", f"{name!r} ({type(pool).__name__}) is not supported in this release")
+        raise ConfigError(
+            "hicache-storage-backend",
+            f"a {type(pool).__name__} of that name is not stored in this release; serve the model without a "
+            "storage backend",
+        )
     if int(getattr(storage_config, "pp_size", 1)) > 1:
         raise ConfigError(
-            "pp-size", f"side pool {name!r} does not say which layers a pipeline stage holds; use pp-size 1"
+            "pp-size", "side pools don't say which layers a pipeline stage holds; use pp-size 1"
         )
     share = identify(storage_config, pool, config, facts)
     return share._replace(identity=replace(share.identity, pool=name))

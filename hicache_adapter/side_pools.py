@@ -61,7 +61,8 @@ class SidePools:
             plan = PoolPlan(host_pool, share.split)
         except (AttributeError, TypeError) as error:
             raise ConfigError(
-                "side pool", f"{name!r} ({type(host_pool).__name__}) is of an unknown form: {error}"
+                "hicache-storage-backend",
+                f"{type(host_pool).__name__} has another form than in the SGLang versions that are known: {error}",
             ) from error
         store = PageStore(self._client, share.identity, share.shards, self._config, self._log, pool=POOL_SIDE)
         self._forget(self._pools.get(name))

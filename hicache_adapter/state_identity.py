@@ -21,7 +21,7 @@ def state_identity(storage_config: Any, pool: Any, config: AdapterConfig, facts:
     """
     if getattr(pool, "slot_state_device_tensors", ()):
         raise ConfigError(
-            "enable-hierarchical-cache",
+            "hicache-storage-backend",
             f"{type(pool).__name__} keeps states beside its slots (int8 checkpoints, side states) that SGLang does "
             "not give to storage backends",
         )

@@ -77,6 +77,7 @@ def test_a_fresh_server_of_a_recurrent_model_continues_from_a_stored_state(tmp_p
             second.log()
         )  # with the state that the shorter prompt has left
         assert details["storage_backend"] == "KVStoreHiCache"
+        assert '"pool":"mamba"' in second.log_text(), second.log()
         assert warm["output_ids"] == cold["output_ids"]
         assert logprobs(warm) == pytest.approx(logprobs(cold), abs=TOLERANCE)
 

@@ -160,7 +160,7 @@ def test_windows_in_page_head_are_cut_by_tp_lcm_size_like_kv(is_mla_model: bool)
 
 
 REFUSED = {
-    "unknown name": (lambda: share("indexer", window_pool()), "indexer"),
+    "unknown name": (lambda: share("indexer", window_pool()), "of that name is not stored"),
     "unknown class": (lambda: share("swa", SimpleNamespace()), "SimpleNamespace"),
     "states under another name": (lambda: share("swa", state_pool()), "MambaPoolHost"),
     "draft without a name": (lambda: share("draft", window_pool()), "draft model"),
