@@ -63,7 +63,6 @@ def _plain_dtype(dtype: Any) -> str:
 
 
 def _device_type(pool: Any) -> str:
-    states = (
-        pool.buffer_info if hasattr(pool, "buffer_info") else pool.device_pool.mamba_cache
-    )  # 0.5.20 and older
+    older = not hasattr(pool, "buffer_info")  # 0.5.20 and older
+    states = pool.device_pool.mamba_cache if older else pool.buffer_info
     return str(states.temporal.device.type)
