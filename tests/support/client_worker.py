@@ -54,6 +54,8 @@ def main() -> None:
         deadline_ms=options["deadline_ms"],
         same_host=options["same_host"],
         tcp=options["tcp"],
+        rdma=options["rdma"],
+        rdma_library=options["rdma_library"],
     )
     namespace = client.namespace(options["namespace"])
 

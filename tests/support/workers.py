@@ -36,6 +36,8 @@ class Worker:
             "pause_s": 0.02,
             "same_host": True,
             "tcp": True,
+            "rdma": "off",
+            "rdma_library": "",
             **options,
         }
         self.process = subprocess.Popen(

@@ -1,0 +1,442 @@
+"""What every transport to a segment owes its callers, checked over all of them against real servers.
+
+RDMA is UCX over its tcp transport here: the same code as on a fabric but for the wire.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kvstore_client._native import PageClient, Pieces, SharedBuffer
+from support import pages, ucx
+from support.pool_memory import flip_byte_in_pool
+from support.processes import Cluster, segment_metrics
+from support.waiting import wait_until
+from support.workers import Worker, assert_unharmed
+
+OK, MISS, EXISTS, DIGEST_MISMATCH, TIMEOUT = 0, 1, 2, 5, 8
+SHARD = bytes.fromhex("000000000000010000000100")
+OTHER_SHARD = bytes.fromhex("010000000000010000000100")
+DEADLINE_MS = 10_000
+LATE_MS_MAX = 100
+TRANSPORTS = ("same_host", "tcp", "rdma")
+# What a client is told so that it has this transport and no other.
+CLIENT_OPTIONS = {
+    "same_host": {"same_host": True, "tcp": False},
+    "tcp": {"same_host": False, "tcp": True},
+    "rdma": {"same_host": False, "tcp": False, "rdma": "required"},
+}
+
+
+def client_options(transport: str) -> dict[str, object]:
+    library = {"rdma_library": ucx.library()} if transport == "rdma" else {}
+    return {**CLIENT_OPTIONS[transport], **library}
+
+
+class Store:
+    """A master, and a segment that offers every transport."""
+
+    def __init__(self, directory: Path, capacity: str) -> None:
+        self.cluster = Cluster(directory, capacity)
+        self.cluster.start_master()
+        self.segment = self.start_segment()
+
+    def start_segment(self, port: int = 0) -> object:
+        self.segment = self.cluster.start_segment(
+            port=port, options=("--rdma=required", f"--rdma-library={ucx.library()}")
+        )
+        return self.segment
+
+    def client(self, transport: str, **options: object) -> PageClient:
+        host, port = self.cluster.masters.split(":")
+        return PageClient([(host, int(port))], **client_options(transport), **options)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self.cluster.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unsafe_transports() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ucx.UNSAFE_ENV.items():
+            patch.setenv(name, value)
+        yield
+
+
+def opened(directory: Path, capacity: str) -> Iterator[Store]:
+    running = Store(directory, capacity)
+    try:
+        yield running
+    finally:
+        running.close()
+        print(running.cluster.logs())
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    yield from opened(tmp_path_factory.mktemp("transports"), "256MiB")
+
+
+@pytest.fixture
+def own_store(tmp_path: Path) -> Iterator[Store]:
+    """For tests that kill its segment."""
+    yield from opened(tmp_path, "64MiB")
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def client(store: Store, transport: str) -> Iterator[PageClient]:
+    made = store.client(transport)
+    yield made
+    used = {segment["transport"] for segment in made.segment_map()}
+    made.close()
+    assert used == {transport}, "the test was about this transport"
+
+
+class Memory:
+    """`keys` objects of one size, one after the other."""
+
+    def __init__(self, keys: int, size_bytes: int, content: bytes | None = None, shared: bool = True) -> None:
+        if shared:
+            self.buffer: SharedBuffer | bytearray = SharedBuffer(keys * size_bytes)
+            address = self.buffer.address
+        else:
+            self.buffer = bytearray(keys * size_bytes)
+            address = ctypes.addressof(ctypes.c_char.from_buffer(self.buffer))
+        self.view = memoryview(self.buffer)
+        if content is not None:
+            self.view[:] = content
+        self.pieces = Pieces.affine([[(address, size_bytes, size_bytes)]], array("q", range(keys)))
+
+
+def open_namespace(client: PageClient, name: str = "pages") -> int:
+    status, handle = client.open_namespace(b'{"model":"%s"}' % name.encode(), name, DEADLINE_MS)
+    assert status == OK
+    return handle
+
+
+def page_hashes(count: int) -> bytes:
+    return os.urandom(32 * count)
+
+
+def elapsed_ms(since: float) -> float:
+    return (time.monotonic() - since) * 1000
+
+
+# ---- bytes ----
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "plain"])
+@pytest.mark.parametrize("size_bytes", [1, 4095, 65_537, (1 << 20) + 3, (20 << 20) + 1])
+def test_objects_of_any_size_come_back_byte_for_byte(
+    client: PageClient, size_bytes: int, shared: bool
+) -> None:
+    count = 5 if size_bytes < 1 << 20 else 2
+    handle, hashes = open_namespace(client), page_hashes(count)
+    content = random.Random(size_bytes).randbytes(count * size_bytes)
+    source = Memory(count, size_bytes, content, shared)
+    target = Memory(count, size_bytes, None, shared)
+    assert client.put(handle, 0, SHARD, hashes, source.pieces, DEADLINE_MS) == bytes([OK] * count)
+    assert client.put(handle, 0, SHARD, hashes, source.pieces, DEADLINE_MS) == bytes([EXISTS] * count)
+    assert client.exists(handle, 0, SHARD, hashes, 1000, DEADLINE_MS) == bytes([OK] * count)
+    for _ in range(2):  # memory that is used again may take another way
+        target.view[:] = bytes(len(content))
+        assert client.get(handle, 0, SHARD, hashes, target.pieces, DEADLINE_MS) == bytes([OK] * count)
+        assert target.view == content
+
+
+@pytest.mark.parametrize("small_bytes", [257, 4097], ids=["small-pieces", "large-pieces"])
+def test_objects_in_scattered_pieces_come_back_and_nothing_else_is_touched(
+    client: PageClient, small_bytes: int
+) -> None:
+    # Shard 0 is a K and a V stretch of each page, shard 1 eight stretches. Pages lie in a shuffled order, with gaps.
+    handle, keys, pool_pages = open_namespace(client, "strided"), 9, 32
+    indices = array("q", random.Random(5).sample(range(pool_pages), keys))
+    hashes = page_hashes(keys)
+    large, small = 4200, small_bytes + 43
+    small_at = 2 * pool_pages * large
+
+    def plan(memory: SharedBuffer) -> Pieces:
+        k, v = memory.address, memory.address + pool_pages * large
+        heads = [
+            (memory.address + small_at + head * small, 8 * small, small_bytes) for head in range(8)
+        ]
+        return Pieces.affine([[(k, large, 4100), (v, large, 4099)], heads], indices)
+
+    total = small_at + pool_pages * 8 * small
+    source, target = SharedBuffer(total), SharedBuffer(total)
+    memoryview(source)[:] = random.Random(6).randbytes(total)
+    stretches = [
+        (start, size)
+        for index in indices
+        for start, size in [
+            (index * large, 4100),
+            ((pool_pages + index) * large, 4099),
+            *((small_at + (index * 8 + head) * small, small_bytes) for head in range(8)),
+        ]
+    ]
+    wanted = bytearray(total)
+    for start, size in stretches:
+        wanted[start : start + size] = memoryview(source)[start : start + size]
+    shards = SHARD + OTHER_SHARD
+    for _ in range(2):  # the second time in memory that the device knows
+        assert set(client.put(handle, 3, shards, hashes, plan(source), DEADLINE_MS)) <= {OK, EXISTS}
+        memoryview(target)[:] = bytes(total)
+        assert client.get(handle, 3, shards, hashes, plan(target), DEADLINE_MS) == bytes(2 * keys)
+        assert memoryview(target) == wanted
+        hashes = page_hashes(keys)
+
+
+def test_a_batch_of_128_comes_back_with_misses_where_keys_are_missing(client: PageClient) -> None:
+    handle, size, count = open_namespace(client, "batch"), 16_384, 128
+    hashes = page_hashes(count)
+    content = random.Random(7).randbytes(count * size)
+    source, target = Memory(count, size, content), Memory(count, size, b"\x55" * count * size)
+    half = b"".join(hashes[i * 32 : i * 32 + 32] for i in range(0, count, 2))
+    even = Pieces.affine([[(source.buffer.address, 2 * size, size)]], array("q", range(count // 2)))  # type: ignore[union-attr]
+    assert client.put(handle, 0, SHARD, half, even, DEADLINE_MS) == bytes(count // 2)
+    statuses = client.get(handle, 0, SHARD, hashes, target.pieces, DEADLINE_MS)
+    assert statuses == bytes([OK, MISS] * (count // 2))
+    for i in range(count):
+        there = target.view[i * size : i * size + size]
+        assert there == (b"\x55" * size if i % 2 else content[i * size : i * size + size])
+
+
+def test_memory_that_the_device_knows_is_used_without_copies(store: Store) -> None:
+    client = store.client("rdma")
+    try:
+        handle, size, count = open_namespace(client, "direct"), 65_536, 16
+        content = os.urandom(count * size)
+        plain = Memory(2, count * size, None, shared=False)  # one half is written from, the other read into
+        address = ctypes.addressof(ctypes.c_char.from_buffer(plain.buffer))  # type: ignore[arg-type]
+        plain.view[: count * size] = content
+        assert client.register_memory(address, 2 * count * size)
+        wait_until(lambda: client.counters()["rdma_registrations"] == 1, "the memory is registered")
+        source = Pieces.affine([[(address, size, size)]], array("q", range(count)))
+        target = Pieces.affine([[(address + count * size, size, size)]], array("q", range(count)))
+        hashes = page_hashes(count)
+        assert client.put(handle, 0, SHARD, hashes, source, DEADLINE_MS) == bytes(count)
+        assert client.get(handle, 0, SHARD, hashes, target, DEADLINE_MS) == bytes(count)
+        assert plain.view[count * size :] == content
+        counters = client.counters()
+        assert counters["rdma_bounced_bytes"] == 0
+        assert counters["transport_rdma_bytes_put"] == counters["transport_rdma_bytes_get"] == count * size
+        # Once it is taken back, the same memory goes through memory of the client's own.
+        client.unregister(address)
+        more = page_hashes(count)
+        assert client.put(handle, 0, SHARD, more, source, DEADLINE_MS) == bytes(count)
+        plain.view[count * size :] = bytes(count * size)
+        assert client.get(handle, 0, SHARD, more, target, DEADLINE_MS) == bytes(count)
+        assert plain.view[count * size :] == content
+        assert client.counters()["rdma_bounced_bytes"] == 2 * count * size
+        assert client.counters()["rdma_failures"] == 0
+    finally:
+        client.close()
+
+
+# ---- what must not be served ----
+
+
+def test_absent_objects_are_misses_and_leave_memory_alone(client: PageClient) -> None:
+    handle, target = open_namespace(client), Memory(4, 5000, b"\x55" * 20_000)
+    hashes = page_hashes(4)
+    assert client.get(handle, 0, SHARD, hashes, target.pieces, DEADLINE_MS) == bytes([MISS] * 4)
+    assert client.exists(handle, 0, SHARD, hashes, 1000, DEADLINE_MS) == bytes([MISS] * 4)
+    assert bytes(target.view) == b"\x55" * 20_000
+    # The segment was not asked for anything yet: let it be, so that the transport shows.
+    client.put(handle, 0, SHARD, hashes, target.pieces, DEADLINE_MS)
+
+
+def test_a_byte_flipped_in_a_slot_is_a_miss_counted_and_the_slot_is_quarantined(
+    store: Store, client: PageClient
+) -> None:
+    handle, size, hashes = open_namespace(client, "damaged"), 300_001, page_hashes(3)
+    content = os.urandom(3 * size)
+    source, target = Memory(3, size, content), Memory(3, size)
+    quarantined = segment_metrics(store.segment)["quarantined_slots"]
+    assert client.put(handle, 0, SHARD, hashes, source.pieces, DEADLINE_MS) == bytes(3)
+    flip_byte_in_pool(store.segment, content[size + 1000 : size + 2000], 10_000)
+    statuses = client.get(handle, 0, SHARD, hashes, target.pieces, DEADLINE_MS)
+    assert statuses == bytes([OK, DIGEST_MISMATCH, OK])
+    assert target.view[:size] == content[:size] and target.view[2 * size :] == content[2 * size :]
+    counters = client.counters()
+    assert counters["digest_mismatches"] == counters["suspects_confirmed"] == 1
+    assert segment_metrics(store.segment)["quarantined_slots"] == quarantined + 1
+
+
+def test_a_slot_that_holds_another_object_now_is_never_served_for_the_old_one(
+    own_store: Store, transport: str
+) -> None:
+    # A pool of 64 MiB in which 48 MiB objects take each other's place while others read what they knew to be there.
+    reader, writer = own_store.client(transport), own_store.client("same_host")
+    try:
+        size, rounds = 2 << 20, 24
+        handle, theirs = open_namespace(reader, "reused"), open_namespace(writer, "reused")
+        hashes = [page_hashes(4) for _ in range(rounds)]
+        contents = [random.Random(i).randbytes(4 * size) for i in range(rounds)]
+        stop = threading.Event()
+        faults: list[str] = []
+        served = 0
+
+        def read() -> None:
+            nonlocal served
+            target, rng = Memory(4, size), random.Random(3)
+            while not stop.is_set():
+                turn = rng.randrange(rounds)
+                statuses = reader.get(handle, 0, SHARD, hashes[turn], target.pieces, 2000)
+                for i, status in enumerate(statuses):
+                    if status == OK:
+                        served += 1
+                        if target.view[i * size : i * size + size] != contents[turn][i * size : i * size + size]:
+                            faults.append(f"round {turn}, object {i}")
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        try:
+            for turn in range(rounds):
+                source = Memory(4, size, contents[turn])
+                statuses = writer.put(theirs, 0, SHARD, hashes[turn], source.pieces, DEADLINE_MS)
+                assert set(statuses) <= {OK, EXISTS}, statuses
+                if turn % 3 == 2:
+                    writer.remove(theirs, 0, SHARD, hashes[turn], DEADLINE_MS)
+            wait_until(lambda: served > 0, "something was read")
+        finally:
+            stop.set()
+            thread.join(10)
+        assert faults == []
+        assert segment_metrics(own_store.segment)["evicted_objects"] > 0, "slots were used again"
+        assert reader.counters()["digest_mismatches"] == 0
+    finally:
+        reader.close()
+        writer.close()
+
+
+# ---- deadlines and failures ----
+
+
+def test_a_hung_segment_costs_one_deadline_and_nothing_writes_to_memory_afterwards(
+    store: Store, client: PageClient
+) -> None:
+    handle, size = open_namespace(client, "hung"), 100_000
+    hashes, absent = page_hashes(4), page_hashes(4)
+    source, target = Memory(4, size, os.urandom(4 * size)), Memory(4, size)
+    assert client.put(handle, 0, SHARD, hashes, source.pieces, DEADLINE_MS) == bytes(4)
+    assert client.get(handle, 0, SHARD, hashes, target.pieces, DEADLINE_MS) == bytes(4)
+    store.segment.pause()  # type: ignore[attr-defined]
+    try:
+        started = time.monotonic()
+        statuses = client.get(handle, 0, SHARD, hashes, target.pieces, 400)
+        took_ms = elapsed_ms(started)
+        target.view[:] = b"\x55" * (4 * size)
+        assert statuses == bytes([TIMEOUT] * 4)
+        assert took_ms <= 400 + LATE_MS_MAX
+        started = time.monotonic()
+        assert OK not in client.put(handle, 0, SHARD, absent, source.pieces, 400)
+        assert elapsed_ms(started) <= 400 + LATE_MS_MAX
+    finally:
+        store.segment.resume()  # type: ignore[attr-defined]
+    again = Memory(4, size)
+    wait_until(
+        lambda: client.get(handle, 0, SHARD, hashes, again.pieces, 1000) == bytes(4),
+        "the segment serves again",
+    )
+    assert again.view == source.view
+    assert bytes(target.view) == b"\x55" * (4 * size), "the late answer went into the caller's memory"
+
+
+def test_a_put_that_timed_out_never_stores_what_the_caller_wrote_there_later(
+    store: Store, client: PageClient
+) -> None:
+    handle, size = open_namespace(client, "late"), 256 << 10
+    source, target = Memory(1, size, b"\x11" * size), Memory(1, size)
+    warm, hashes = page_hashes(1), page_hashes(1)
+    assert client.put(handle, 0, SHARD, warm, source.pieces, DEADLINE_MS) == bytes(1)
+    store.segment.pause()  # type: ignore[attr-defined]
+    try:
+        assert OK not in client.put(handle, 0, SHARD, hashes, source.pieces, 200)
+        source.view[:] = b"\x22" * size
+    finally:
+        store.segment.resume()  # type: ignore[attr-defined]
+    wait_until(
+        lambda: client.get(handle, 0, SHARD, warm, target.pieces, 1000) == bytes(1),
+        "the segment serves again",
+    )
+    # Whether the segment has stored it or not: what is under its key can only be what the put was asked to store.
+    source.view[:] = b"\x11" * size
+    assert client.put(handle, 0, SHARD, hashes, source.pieces, DEADLINE_MS)[0] in (OK, EXISTS)
+    assert client.get(handle, 0, SHARD, hashes, target.pieces, DEADLINE_MS) == bytes(1)
+    assert bytes(target.view) == b"\x11" * size
+
+
+@pytest.fixture
+def start_worker(own_store: Store, transport: str) -> Iterator[Callable[..., Worker]]:
+    workers: list[Worker] = []
+
+    def start(name: str, **options: object) -> Worker:
+        worker = Worker(own_store.cluster.masters, name, **client_options(transport), **options)
+        workers.append(worker)
+        return worker
+
+    yield start
+    for worker in workers:
+        worker.close()
+
+
+def test_a_segment_killed_in_the_middle_harms_no_client_and_is_used_again_when_it_is_back(
+    own_store: Store, start_worker: Callable[..., Worker], transport: str
+) -> None:
+    worker = start_worker("w", pause_s=0.0, batch=16)
+    worker.wait_progress("before the kill", pages=64)
+    own_store.segment.kill()  # type: ignore[attr-defined]
+    own_store.start_segment()
+    worker.wait_progress("after the restart", pages=64)
+    report = worker.finish()
+    assert_unharmed(report)
+    # A page or two may have gone as part of what the breaker lets through; the rest went this way.
+    assert report["counters"][f"transport_{transport}_bytes_put"] >= 100 * pages.PAGE_BYTES
+
+
+def test_clients_killed_in_the_middle_of_puts_leave_only_whole_pages(
+    own_store: Store, start_worker: Callable[..., Worker]
+) -> None:
+    rng, size = random.Random(11), 1 << 20
+    acked: list[str] = []
+    for turn in range(3):
+        worker = start_worker(f"w{turn}", pause_s=0.0, batch=4, page_bytes=size, pages_max=6)
+        wait_until(lambda worker=worker: worker.acked, "it has begun")
+        time.sleep(rng.uniform(0.0, 0.01))
+        worker.kill()
+        acked += worker.acked
+    reader = own_store.client("tcp")
+    try:
+        from kvstore_client import Client
+
+        everything = [f"w{turn}/{i}" for turn in range(3) for i in range(6)]
+        whole = set()
+        with Client(own_store.cluster.masters, same_host=False, deadline_ms=5000) as plain:
+            namespace = plain.namespace("chaos")
+            for key in everything:
+                value = namespace.get(key)
+                if value is not None:
+                    assert pages.fault(key, value, size) == ""
+                    whole.add(key)
+        assert whole >= set(acked)
+        wait_until(
+            lambda: segment_metrics(own_store.segment)["object_count"] == len(whole),
+            "what is not readable holds no space",
+        )
+    finally:
+        reader.close()
