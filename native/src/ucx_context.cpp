@@ -25,7 +25,9 @@ ucx::Context* open_handle(const UcxLibrary& library) {
   if (status != ucx::Status::kOk)
     throw UcxError(library.description() + " refuses its configuration (" + library.text(status) +
                    "): check the UCX_* variables and ucx.conf");
-  status = api.config_modify(config, "TLS", unsafe_transports_allowed() ? "tcp" : "ib");
+  // With rc and dc the device answers reads by itself. Everything else, ud included, has the peer's thread answer them in software,
+  // which dies (ucs_fatal) when the reader goes away in the middle.
+  status = api.config_modify(config, "TLS", unsafe_transports_allowed() ? "tcp" : "rc,dc");
   ucx::ContextParams params{};
   params.field_mask = ucx::ContextParams::kFeatures | ucx::ContextParams::kMtWorkersShared;
   params.features = ucx::ContextParams::kRma | ucx::ContextParams::kWakeup;
@@ -38,7 +40,7 @@ ucx::Context* open_handle(const UcxLibrary& library) {
     throw UcxError(library.description() + " finds no InfiniBand or RoCE device that it can use (" +
                    library.text(status) +
                    "), and pages are not carried over its tcp or shared memory transports: check that `ucx_info -d` "
-                   "lists an rc, dc or ud transport, that this UCX was built with verbs, that /dev/infiniband is visible here "
+                   "lists an rc or dc transport, that this UCX was built with verbs, that /dev/infiniband is visible here "
                    "and that UCX_NET_DEVICES, if set, names the device; or set rdma to off");
   return context;
 }

@@ -100,7 +100,7 @@ def main() -> None:
                 acked += stored
                 if stored:
                     print(json.dumps({"event": "acked", "keys": stored}), flush=True)
-        if acked:
+        if acked and options["reads"]:
             wanted = rng.sample(acked, min(options["batch"], len(acked)))
             for key, value in zip(wanted, read(wanted), strict=True):
                 if value is None:

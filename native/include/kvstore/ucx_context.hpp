@@ -21,8 +21,8 @@ constexpr const char* kUcxUnsafeVariable = "KVSTORE_UCX_ALLOW_UNSAFE_TRANSPORTS"
 
 class UcxContext {
  public:
-  // Throws UcxError: no library, no RDMA device, or after a fork. Only transports of InfiniBand and RoCE devices are allowed in
-  // the context, so that UCX can't choose its tcp or shared memory ones for anything.
+  // Throws UcxError: no library, no RDMA device, or after a fork. Only the connected transports of InfiniBand and RoCE devices are
+  // allowed in the context, so that UCX can't choose its tcp or shared memory ones for anything.
   static std::shared_ptr<UcxContext> open(const std::string& library_path);
 
   UcxContext(const UcxContext&) = delete;
