@@ -290,10 +290,9 @@ void make_client(PageClient* self, const std::vector<std::pair<std::string, uint
         "location_cache_entries: between 1 and 16,777,216");
   std::vector<PeerAddress> addresses;
   for (const auto& [host, port] : masters) addresses.push_back({host, port, ""});
-  new (self) PageClient(std::move(addresses),
-                        {token, name, connections_per_peer, copy_threads, same_host, tcp, connect_timeout_ms,
-                         backoff_ms_min, backoff_ms_max, run_bytes, location_cache_entries, rdma_wanted,
-                         rdma_library});
+  new (self) PageClient(std::move(addresses), {token, name, connections_per_peer, copy_threads, same_host,
+                                               tcp, connect_timeout_ms, backoff_ms_min, backoff_ms_max,
+                                               run_bytes, location_cache_entries, rdma_wanted, rdma_library});
 }
 
 std::pair<int, int> open_namespace(PageClient& client, nb::bytes identity, const std::string& name,

@@ -43,7 +43,8 @@ NetStatus ClientSocket::wait(short events, const Deadline& deadline) const {
     pollfd p[2] = {{fd_, events, 0}, {companion_ == nullptr ? -1 : companion_->event_fd(), POLLIN, 0}};
     const int ready = ::poll(p, 2, may_sleep ? deadline.poll_ms() : 0);
     if (ready < 0 && errno != EINTR) return NetStatus::kClosed;
-    if (ready > 0 && p[0].revents != 0) return NetStatus::kOk;  // errors and hang-ups show in the call that follows
+    if (ready > 0 && p[0].revents != 0)
+      return NetStatus::kOk;  // errors and hang-ups show in the call that follows
     if ((ready == 0 && may_sleep) || (ready >= 0 && deadline.expired())) return NetStatus::kTimeout;
   }
 }

@@ -11,7 +11,8 @@ namespace {
 using wire::Op;
 using wire::Status;
 
-constexpr size_t kGetWindow = 2;  // requests in flight on a connection, bounded for the same reasons as kPutWindow
+constexpr size_t kGetWindow =
+    2;  // requests in flight on a connection, bounded for the same reasons as kPutWindow
 // A hold outlives the reader's deadline a little, so that it never ends under a copy that is still in time.
 constexpr int64_t kHoldMarginMs = 100;
 // A get needs no early commits, only bounded requests.

@@ -20,8 +20,8 @@ RegisteredRange::~RegisteredRange() {
 bool RegisteredMemory::add(uint64_t address, uint64_t size_bytes, int fd) {
   if (address == 0 || size_bytes == 0 || address + size_bytes < address) return false;
   struct stat file{};
-  if (fd >= 0 && (::fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) ||
-                  static_cast<uint64_t>(file.st_size) < size_bytes))
+  if (fd >= 0 &&
+      (::fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || static_cast<uint64_t>(file.st_size) < size_bytes))
     return false;
   std::lock_guard<std::mutex> lock(mutex_);
   const auto after = by_address_.lower_bound(address);

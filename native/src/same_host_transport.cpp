@@ -127,7 +127,8 @@ NetStatus SameHostTransport::get_run(FrameConnection& connection, const EntryRun
     for (const uint32_t entry : entries) batch.set_status(entry, Status::kUnavailable);
     return NetStatus::kClosed;
   }
-  return channel_.unpin(connection, located, deadline);  // a copy that ran out of time is not the segment's fault
+  return channel_.unpin(connection, located,
+                        deadline);  // a copy that ran out of time is not the segment's fault
 }
 
 void SameHostTransport::copy_entry(const data_codec::Location& location, uint32_t entry,

@@ -275,8 +275,7 @@ void ServerSession::pull_by_rdma(PutTransfer& transfer, const PutRequest& put, c
     transfer.pull(*rdma_, pieces);
   } catch (const ConnectionEnded&) {
     // A writer that has gone is no failure of RDMA's.
-    if (!socket_.peer_has_closed())
-      context_.counters.rdma_failures.fetch_add(1, std::memory_order_relaxed);
+    if (!socket_.peer_has_closed()) context_.counters.rdma_failures.fetch_add(1, std::memory_order_relaxed);
     throw;
   }
   context_.counters.rdma_pulled_bytes.fetch_add(put.total_bytes, std::memory_order_relaxed);
@@ -330,8 +329,8 @@ void ServerSession::on_rdma_connect(wire::Reader& body) {
   if (rdma_ != nullptr) throw WireError(Status::kBadRequest, "RDMA is connected already");
   const std::vector<uint8_t> address = rdma_codec::read_connect(body);
   if (context_.rdma->sessions.load(std::memory_order_relaxed) >= context_.rdma_sessions_max)
-    throw WireError(Status::kUnavailable,
-                    "over " + std::to_string(context_.rdma_sessions_max) + " RDMA connections: raise rdma_sessions_max");
+    throw WireError(Status::kUnavailable, "over " + std::to_string(context_.rdma_sessions_max) +
+                                              " RDMA connections: raise rdma_sessions_max");
   try {
     rdma_ = std::make_unique<UcxSegmentSession>(*context_.rdma, address, socket_.fd());
   } catch (const UcxError& e) {

@@ -104,8 +104,7 @@ bool ServerSocket::wait_readable(Clock::time_point deadline, SocketCompanion* co
     if (left <= 0) return false;
     const bool may_sleep = companion == nullptr || companion->advance();
     pollfd items[2] = {{fd_, POLLIN, 0}, {companion == nullptr ? -1 : companion->event_fd(), POLLIN, 0}};
-    const int ready =
-        ::poll(items, 2, may_sleep ? static_cast<int>(std::min<long long>(left, 1 << 30)) : 0);
+    const int ready = ::poll(items, 2, may_sleep ? static_cast<int>(std::min<long long>(left, 1 << 30)) : 0);
     if (ready < 0 && errno != EINTR) ended("poll");
   }
 }

@@ -53,7 +53,8 @@ NetStatus UcxClientSession::connect(const PeerId& pool_id, const Deadline& deadl
   FrameReply reply;
   NetStatus status = connection_.send_request(Op::kRdmaConnect, body.data(), body.size(), 0, deadline, &id);
   if (status == NetStatus::kOk)
-    status = connection_.receive_reply(Op::kRdmaConnect, id, rdma_codec::kConnectFieldsBytes, deadline, &reply);
+    status =
+        connection_.receive_reply(Op::kRdmaConnect, id, rdma_codec::kConnectFieldsBytes, deadline, &reply);
   if (status != NetStatus::kOk) return status;
   if (reply.status != Status::kOk) return NetStatus::kUnreachable;
   try {
@@ -72,9 +73,11 @@ void UcxClientSession::read(void* to, size_t size, uint64_t offset, const UcxMem
 }
 
 NetStatus UcxClientSession::finish(const Deadline& deadline) {
-  const auto end = std::min(deadline.end(), Deadline::Clock::now() + std::chrono::milliseconds(deadline.poll_ms()));
+  const auto end =
+      std::min(deadline.end(), Deadline::Clock::now() + std::chrono::milliseconds(deadline.poll_ms()));
   // A segment that was killed shows on the socket at once; a device finds out after many retries.
-  const auto woken = worker_.work_until([&] { return endpoint_->settled(); }, end, connection_.fd(), POLLRDHUP);
+  const auto woken =
+      worker_.work_until([&] { return endpoint_->settled(); }, end, connection_.fd(), POLLRDHUP);
   if (woken == UcxWorker::Woken::kDone && !endpoint_->failed()) return NetStatus::kOk;
   endpoint_->close();
   if (woken == UcxWorker::Woken::kDeadline) return NetStatus::kTimeout;
@@ -113,7 +116,8 @@ NetStatus UcxClientSession::register_with_segment(const UcxMemory& memory, const
   uint32_t id = 0;
   FrameReply reply;
   NetStatus status = connection_.send_request(Op::kRdmaRegister, body.data(), body.size(), 0, deadline, &id);
-  if (status == NetStatus::kOk) status = connection_.receive_reply(Op::kRdmaRegister, id, 8, deadline, &reply);
+  if (status == NetStatus::kOk)
+    status = connection_.receive_reply(Op::kRdmaRegister, id, 8, deadline, &reply);
   if (status != NetStatus::kOk || reply.status != Status::kOk) return status;
   try {
     *buffer_id = reply.reader().u32("buffer_id");
@@ -133,7 +137,8 @@ uint8_t* UcxClientSession::next_bounce_part() {
   return bounce_->data() + bounce_part_ * kBouncePartBytes;
 }
 
-std::shared_ptr<const RegisteredRange> registered_range_of(const void* address, const TransportContext& context) {
+std::shared_ptr<const RegisteredRange> registered_range_of(const void* address,
+                                                           const TransportContext& context) {
   const auto at = reinterpret_cast<uint64_t>(address);
   auto range = context.registered.find(at);
   return range != nullptr ? range : RegisteredMemory::shared_buffers().find(at);
@@ -146,8 +151,8 @@ std::shared_ptr<const UcxMemory> rdma_memory_of(const std::shared_ptr<const Regi
   range->rdma.begun = true;
   context.workers.post([range, &counters = context.counters, rdma = context.rdma] {
     try {
-      auto memory = std::make_shared<const UcxMemory>(rdma, reinterpret_cast<void*>(range->address),
-                                                      range->size_bytes);
+      auto memory =
+          std::make_shared<const UcxMemory>(rdma, reinterpret_cast<void*>(range->address), range->size_bytes);
       const std::lock_guard<std::mutex> ready(range->rdma.mutex);
       range->rdma.memory = std::move(memory);
       counters.add(Counter::kRdmaRegistrations);

@@ -37,11 +37,13 @@ ucx::Context* open_handle(const UcxLibrary& library) {
     status = api.init_version(ucx::kMajor, ucx::kMinorMin, &params, config, &context);
   api.config_release(config);
   if (status != ucx::Status::kOk)
-    throw UcxError(library.description() + " finds no InfiniBand or RoCE device that it can use (" +
-                   library.text(status) +
-                   "), and pages are not carried over its tcp or shared memory transports: check that `ucx_info -d` "
-                   "lists an rc or dc transport, that this UCX was built with verbs, that /dev/infiniband is visible here "
-                   "and that UCX_NET_DEVICES, if set, names the device; or set rdma to off");
+    throw UcxError(
+        library.description() + " finds no InfiniBand or RoCE device that it can use (" +
+        library.text(status) +
+        "), and pages are not carried over its tcp or shared memory transports: check that `ucx_info -d` "
+        "lists an rc or dc transport, that this UCX was built with verbs, that /dev/infiniband is visible "
+        "here "
+        "and that UCX_NET_DEVICES, if set, names the device; or set rdma to off");
   return context;
 }
 
@@ -59,12 +61,14 @@ std::shared_ptr<UcxContext> UcxContext::open(const std::string& library_path) {
   const std::lock_guard<std::mutex> lock(mutex);
   if (*opened != nullptr && !(*opened)->in_own_process())
     throw UcxError(
-        "RDMA was in use before this process was forked, and UCX does not work in a forked child: start the process by spawn "
+        "RDMA was in use before this process was forked, and UCX does not work in a forked child: start the "
+        "process by spawn "
         "or exec, or make its client before anything else uses RDMA");
   const UcxEnvironment environment;
   const SignalsBlocked blocked;
   const UcxLibrary& library = UcxLibrary::load(library_path, environment);
-  if (*opened == nullptr) *opened = std::shared_ptr<UcxContext>(new UcxContext(library, open_handle(library)));
+  if (*opened == nullptr)
+    *opened = std::shared_ptr<UcxContext>(new UcxContext(library, open_handle(library)));
   return *opened;
 }
 
@@ -81,9 +85,10 @@ UcxMemory::UcxMemory(std::shared_ptr<UcxContext> context, void* address, size_t 
   params.memory_type = ucx::MemoryParams::kHost;
   ucx::Status status = api.mem_map(context_->handle(), &params, &handle_);
   if (status != ucx::Status::kOk)
-    throw UcxError(std::to_string(size_bytes) + " bytes can't be registered for RDMA (" +
-                   context_->library().text(status) +
-                   "): raise the memory lock limit (ulimit -l unlimited, in a container memlock or CAP_IPC_LOCK)");
+    throw UcxError(
+        std::to_string(size_bytes) + " bytes can't be registered for RDMA (" +
+        context_->library().text(status) +
+        "): raise the memory lock limit (ulimit -l unlimited, in a container memlock or CAP_IPC_LOCK)");
   void* packed = nullptr;
   size_t packed_bytes = 0;
   status = api.rkey_pack(context_->handle(), handle_, &packed, &packed_bytes);

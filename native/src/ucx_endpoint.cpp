@@ -55,8 +55,7 @@ bool UcxEndpoint::read(void* to, size_t size, uint64_t remote_address, const Rem
   params.user_data = this;
   params.memory_type = ucx::MemoryParams::kHost;
   params.memory = local.handle();
-  void* request =
-      worker_.context()->api().get_nbx(handle_, to, size, remote_address, key.handle_, &params);
+  void* request = worker_.context()->api().get_nbx(handle_, to, size, remote_address, key.handle_, &params);
   if (ucx::is_error(request))
     failed_ = true;
   else if (request != nullptr)

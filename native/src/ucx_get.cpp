@@ -177,7 +177,8 @@ NetStatus UcxGet::fetch_large(uint32_t entry, const data_codec::Location& locati
   return NetStatus::kOk;
 }
 
-void UcxGet::conclude(uint32_t entry, const data_codec::Location& location, uint64_t generation, uint32_t crc) {
+void UcxGet::conclude(uint32_t entry, const data_codec::Location& location, uint64_t generation,
+                      uint32_t crc) {
   if (generation != location.generation) {
     batch_.set_status(entry, Status::kMiss);
     context_.counters.add(Counter::kGenerationMismatches);

@@ -14,15 +14,12 @@ struct Variable {
   const char* value;
 };
 constexpr Variable kVariables[] = {
-    {"UCX_HANDLE_ERRORS", "none"},  // no handlers of SIGSEGV and its like
-    {"UCX_ERROR_SIGNALS", ""},
-    {"UCX_DEBUG_SIGNO", "0"},     // else SIGHUP
-    {"UCX_MEM_EVENTS", "n"},      // no patched mmap, munmap, ...: memory is registered by hand here
-    {"UCX_MEM_MALLOC_HOOKS", "n"},
-    {"UCX_MEM_MMAP_HOOK_MODE", "none"},
-    {"UCX_WARN_UNUSED_ENV_VARS", "n"},
-    {"UCX_LOG_FILE", "stderr"},  // stdout belongs to the program
-    {"UCX_LOG_LEVEL", "error"},  // a peer that goes away is no news
+    {"UCX_HANDLE_ERRORS", "none"},                                // no handlers of SIGSEGV and its like
+    {"UCX_ERROR_SIGNALS", ""},         {"UCX_DEBUG_SIGNO", "0"},  // else SIGHUP
+    {"UCX_MEM_EVENTS", "n"},  // no patched mmap, munmap, ...: memory is registered by hand here
+    {"UCX_MEM_MALLOC_HOOKS", "n"},     {"UCX_MEM_MMAP_HOOK_MODE", "none"},
+    {"UCX_WARN_UNUSED_ENV_VARS", "n"}, {"UCX_LOG_FILE", "stderr"},  // stdout belongs to the program
+    {"UCX_LOG_LEVEL", "error"},                                     // a peer that goes away is no news
 };
 
 std::string absolute(const std::string& path) {
@@ -61,7 +58,8 @@ UcxLibrary::UcxLibrary(void* library, const std::string& requested) : requested_
     throw UcxError("this process has loaded " + description_ + " before, which stands in the way of " +
                    requested + ": let both use the same UCX");
   if (major != ucx::kMajor || minor < ucx::kMinorMin)
-    throw UcxError(description_ + " does not fit: UCX from 1.13 to below 2.0 is needed; name another library");
+    throw UcxError(description_ +
+                   " does not fit: UCX from 1.13 to below 2.0 is needed; name another library");
   const auto get = [&](const char* name, auto* out) { resolve(library, name, path, out); };
   get("ucp_config_read", &api_.config_read);
   get("ucp_config_modify", &api_.config_modify);
@@ -102,8 +100,9 @@ const UcxLibrary& UcxLibrary::load(const std::string& path, const UcxEnvironment
   void* library = ::dlopen(requested.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = ::dlerror();
-    throw UcxError("UCX can't be loaded (" + std::string(why == nullptr ? requested : why) +
-                   "): install UCX with verbs support (libucx0, MOFED or HPC-X), or set rdma_library to its path");
+    throw UcxError(
+        "UCX can't be loaded (" + std::string(why == nullptr ? requested : why) +
+        "): install UCX with verbs support (libucx0, MOFED or HPC-X), or set rdma_library to its path");
   }
   loaded = new UcxLibrary(library, requested);
   return *loaded;

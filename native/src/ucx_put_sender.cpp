@@ -7,7 +7,8 @@
 
 namespace kvstore {
 
-static_assert(UcxClientSession::kBounceParts >= kPutWindow, "a part is used again once its request is answered");
+static_assert(UcxClientSession::kBounceParts >= kPutWindow,
+              "a part is used again once its request is answered");
 
 // What a request says about where the bytes are.
 struct UcxPutSender::Described {
@@ -114,11 +115,12 @@ NetStatus UcxPutSender::send(FrameConnection& connection, const EntryRun& run,
   auto* session = static_cast<UcxClientSession*>(connection.companion());
   const std::vector<uint32_t> entries = run.entries(batch_.keys->shard_count);
   Described where;
-  if (session == nullptr || !(describe_in_place(connection, entries, &where) ||
-                              describe_bounced(*session, run, entries, &where)))
+  if (session == nullptr ||
+      !(describe_in_place(connection, entries, &where) || describe_bounced(*session, run, entries, &where)))
     return socket_sender_.send(connection, run, fields, deadline, op, request_id);
   const std::vector<uint32_t> lengths = entry_lengths(entries, *batch_.memory);
-  wire::Writer body(256 + run.key_count() * (kHashBytes + 8) + lengths.size() * 8 + where.offsets.size() * 12);
+  wire::Writer body(256 + run.key_count() * (kHashBytes + 8) + lengths.size() * 8 +
+                    where.offsets.size() * 12);
   data_codec::write_put(body, *batch_.keys, run, fields, lengths);
   body.u32(where.buffer_id).u32(where.pieces);
   body.raw(where.offsets.data(), where.offsets.size() * sizeof(uint64_t))

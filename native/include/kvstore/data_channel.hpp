@@ -57,7 +57,8 @@ class DataChannel {
   // Where the objects of a run lie. The segment holds them until unpin(), or a little past the deadline.
   struct Located {
     std::vector<uint32_t> entries;
-    std::vector<data_codec::Location> locations;  // one an entry; none when the segment refused, which is their status then
+    std::vector<data_codec::Location>
+        locations;  // one an entry; none when the segment refused, which is their status then
     uint32_t locate_id = 0;
   };
   NetStatus locate(FrameConnection& connection, const EntryRun& run, TransportBatch& batch,

@@ -12,7 +12,8 @@ namespace kvstore {
 constexpr size_t kPullRunPieces = 65536;
 
 // Has the peer forget those of the connection's registrations that are no longer registered here.
-NetStatus unregister_stale(FrameConnection& connection, const TransportContext& context, const Deadline& deadline);
+NetStatus unregister_stale(FrameConnection& connection, const TransportContext& context,
+                           const Deadline& deadline);
 
 // Serves the stripes of one put concurrently. Runs that don't lie wholly in the range go over the socket.
 class PullSender : public RunSender {

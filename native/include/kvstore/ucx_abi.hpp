@@ -106,7 +106,13 @@ struct MemoryParams {  // ucp_mem_map_params_t
 };
 
 struct RequestParams {  // ucp_request_param_t
-  enum : uint32_t { kCallback = 1u << 1, kUserData = 1u << 2, kFlags = 1u << 4, kMemoryType = 1u << 6, kMemory = 1u << 8 };
+  enum : uint32_t {
+    kCallback = 1u << 1,
+    kUserData = 1u << 2,
+    kFlags = 1u << 4,
+    kMemoryType = 1u << 6,
+    kMemory = 1u << 8
+  };
   enum : uint32_t { kForceClose = 1u << 0 };  // flags of ep_close
   uint32_t mask;
   uint32_t flags;

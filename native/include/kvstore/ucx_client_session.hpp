@@ -75,6 +75,7 @@ class UcxClientSession : public SocketCompanion {
 std::shared_ptr<const UcxMemory> rdma_memory_of(const std::shared_ptr<const RegisteredRange>& range,
                                                 TransportContext& context);
 // The registered range that holds `address`, or null.
-std::shared_ptr<const RegisteredRange> registered_range_of(const void* address, const TransportContext& context);
+std::shared_ptr<const RegisteredRange> registered_range_of(const void* address,
+                                                           const TransportContext& context);
 
 }  // namespace kvstore

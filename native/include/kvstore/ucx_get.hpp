@@ -17,7 +17,8 @@ namespace kvstore {
 // One thread's, for one stripe of a get.
 class UcxGet {
  public:
-  UcxGet(UcxClientSession& session, TransportBatch& batch, TransportContext& context, const Deadline& deadline)
+  UcxGet(UcxClientSession& session, TransportBatch& batch, TransportContext& context,
+         const Deadline& deadline)
       : session_(session), batch_(batch), context_(context), deadline_(deadline) {}
 
   bool needs_bounce(const std::vector<EntryRun>& runs);
@@ -42,7 +43,8 @@ class UcxGet {
   TransportBatch& batch_;
   TransportContext& context_;
   const Deadline deadline_;
-  std::vector<std::shared_ptr<const UcxMemory>> memories_;  // used so far, and kept for the length of the call
+  std::vector<std::shared_ptr<const UcxMemory>>
+      memories_;  // used so far, and kept for the length of the call
 };
 
 }  // namespace kvstore
