@@ -20,6 +20,7 @@ UcxClientSession::UcxClientSession(FrameConnection& connection, TransportContext
 
 NetStatus UcxClientSession::of(FrameConnection& connection, TransportContext& context, const PeerId& pool_id,
                                const Deadline& deadline, UcxClientSession** out) {
+  // Connections of a pool that this transport leases from have no other companion.
   *out = static_cast<UcxClientSession*>(connection.companion());
   if (*out != nullptr) return NetStatus::kOk;
   if ((connection.features() & wire::kFeatureRdma) == 0) return NetStatus::kUnreachable;

@@ -34,7 +34,7 @@ std::unique_ptr<Transport> UcxTransport::open(const SegmentRecord& segment, Tran
     return transport;
   }
   *why = NetStatus::kUnreachable;
-  context.counters.add(Counter::kRdmaFallbacks);
+  if (context.tcp_enabled) context.counters.add(Counter::kRdmaFallbacks);
   return nullptr;
 }
 

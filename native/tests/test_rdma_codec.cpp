@@ -1,5 +1,6 @@
 // The messages that set RDMA up, against the golden vectors and against what no honest peer sends.
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "check.hpp"
@@ -112,6 +113,16 @@ TEST(a_message_that_is_cut_short_anywhere_is_refused) {
   cut(vector_body("rdma_connect", "request"), kConnect);
   cut(vector_body("rdma_register", "request"), kRegister);
   cut(vector_body("rdma_connect", "reply"), kConnectReply);
+}
+
+TEST(a_packed_address_or_key_that_was_damaged_on_its_way_is_refused) {
+  const auto damaged = [](std::vector<uint8_t> body, auto&& read) {
+    body.back() ^= 1;
+    return refusal(body, read);
+  };
+  CHECK_EQ(damaged(vector_body("rdma_connect", "request"), kConnect), Status::kDigestMismatch);
+  CHECK_EQ(damaged(vector_body("rdma_register", "request"), kRegister), Status::kDigestMismatch);
+  CHECK_EQ(damaged(vector_body("rdma_connect", "reply"), kConnectReply), Status::kDigestMismatch);
 }
 
 TEST(sizes_over_their_caps_and_memory_that_is_none_are_refused) {

@@ -19,7 +19,7 @@ import pytest
 
 from kvstore_client import Client
 from kvstore_client._native import PageClient, Pieces, SharedBuffer
-from support import pages, ucx
+from support import ucx
 from support.client_worker import starved_ms
 from support.pool_memory import flip_byte_in_pool
 from support.processes import Cluster, ServerProcess, segment_metrics

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstore_client import wire, wire_data, wire_journal, wire_rdma
+from kvstore_client._native import crc32c
 from kvstore_client.wire import Op, Status
 
 HERE = Path(__file__).parent
@@ -69,14 +70,14 @@ REQUESTS: list[tuple[str, str, Op, Any, int]] = [
         "rdma_connect",
         "data",
         Op.RDMA_CONNECT,
-        wire_rdma.RdmaConnectRequest(b"the client's worker"),
+        wire_rdma.RdmaConnectRequest(b"the client's worker", crc32c(b"the client's worker")),
         0,
     ),
     (
         "rdma_register",
         "data",
         Op.RDMA_REGISTER,
-        wire_rdma.RdmaRegisterRequest(0x7F0000001000, 1 << 33, b"a key"),
+        wire_rdma.RdmaRegisterRequest(0x7F0000001000, 1 << 33, b"a key", crc32c(b"a key")),
         0,
     ),
     (
@@ -153,6 +154,7 @@ REPLIES: list[tuple[str, str, Op, wire.ReplyPrefix, Any, int]] = [
             0x7F0000200000,
             b"the segment's worker",
             b"the pool's key",
+            crc32c(b"the segment's workerthe pool's key"),
         ),
         0,
     ),

@@ -1,6 +1,7 @@
 // The messages that set RDMA up (docs/protocol.md section 6): what each side tells the other about its memory. No IO; thread-safe.
 //
-// Every read_* function throws wire::WireError when a field is out of its bounds.
+// Every read_* function throws wire::WireError when a field is out of its bounds, or a packed address or key does not have its digest:
+// UCX believes whatever it unpacks, and ends the process over it.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,7 @@ struct RemotePool {
   std::vector<uint8_t> worker_address;
   std::vector<uint8_t> key;
 };
-constexpr size_t kConnectFieldsBytes = data_codec::kAttachFieldsBytes + 16 + kAddressBytesMax + kKeyBytesMax;
+constexpr size_t kConnectFieldsBytes = data_codec::kAttachFieldsBytes + 24 + kAddressBytesMax + kKeyBytesMax;
 void write_connect_reply(wire::Writer& reply, const RemotePool& pool);
 RemotePool read_connect_reply(const FrameReply& reply);
 
