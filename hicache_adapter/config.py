@@ -47,6 +47,8 @@ class AdapterConfig:
     """Use shared memory for segments on the same host."""
     tcp: bool = True
     """Use TCP."""
+    rdma: str = "off"
+    """`auto`: RDMA through UCX for segments that offer it; `required`: no pages over TCP."""
     connections: int = 2
     """TCP connections to each segment."""
     copy_threads: int = 2
@@ -100,6 +102,7 @@ class AdapterConfig:
             copy_threads=self.copy_threads,
             same_host=self.same_host,
             tcp=self.tcp,
+            rdma=self.rdma,
             connect_timeout_ms=self.connect_timeout_ms,
         )
 

@@ -83,13 +83,20 @@ class DataServer:
         token: str = "",
         connections_max: int = 1024,
         idle_timeout_ms: int = 600_000,
+        rdma: str = "off",
+        rdma_library: str = "",
+        rdma_sessions_max: int = 256,
     ) -> None:
-        """Binds and starts. OSError names the address."""
+        """Binds and starts. OSError names the address. `rdma`: 'off', 'auto' or 'required'; RuntimeError when it is required and
+        can't be had."""
     @property
     def tcp_port(self) -> int: ...
+    @property
+    def rdma_refusal(self) -> str:
+        """Why RDMA is not offered although it is wanted; empty otherwise."""
     def stats(self) -> dict[str, int]:
         """connections, connections_total, requests, bad_requests, refused_connections, unauthorized,
-        internal_errors."""
+        internal_errors, rdma_active, rdma_sessions, rdma_sessions_total, rdma_pulled_bytes, rdma_failures."""
     def stop(self) -> None:
         """Closes every connection and joins every thread. Idempotent."""
 
@@ -168,8 +175,14 @@ class PageClient:
         backoff_ms_max: int = 1000,
         run_bytes: int = 4_194_304,
         location_cache_entries: int = 65_536,
+        rdma: str = "off",
+        rdma_library: str = "",
     ) -> None:
-        """Connects to nothing yet."""
+        """Connects to nothing yet. `rdma`: 'off', 'auto' or 'required'; RuntimeError when it is required and this process can't
+        have it."""
+    @property
+    def rdma_refusal(self) -> str:
+        """Why this process has no RDMA although it is wanted; empty otherwise."""
     def open_namespace(self, identity: bytes, name: str, deadline_ms: int) -> tuple[int, int]:
         """(status, handle). The handle is usable whatever the status: it is opened (again) when a call needs it, and follows
         epoch bumps by itself."""
@@ -205,6 +218,9 @@ class PageClient:
     def register_fd(self, address: int, size_bytes: int, fd: int) -> bool:
         """Memory [address, +size) is the file `fd` from offset 0 (SGLang's shm pool): puts from it go by server-side copy.
         The descriptor is duplicated. Registering the same range again is nothing; SharedBuffers register themselves."""
+    def register_memory(self, address: int, size_bytes: int) -> bool:
+        """Memory [address, +size) stays in place until unregister: the RDMA device may read and write it directly. It is registered
+        with the device in the background; until that is done, and where RDMA is off, nothing changes."""
     def unregister(self, address: int) -> None: ...
     def counters(self) -> dict[str, int]:
         """Calls, keys, bytes, hits, misses, timeouts, reconnects, digest_mismatches, breaker_open, per transport where it matters

@@ -22,7 +22,8 @@ class Client:
     (`deadline_ms`, unless the call names its own).
 
     `pin_ms` is how long what `exists` promised is kept from eviction. `same_host` and `tcp` switch transports
-    off. The other options are described in `ClientConfig`.
+    off; `rdma` is `off`, `auto` (where it works) or `required` (no pages over TCP), by the UCX library
+    `rdma_library`, else the system's. The other options are described in `ClientConfig`.
     """
 
     def __init__(
@@ -40,6 +41,8 @@ class Client:
         connect_timeout_ms: int = 250,
         run_bytes: int = 4_194_304,
         location_cache_entries: int = 65_536,
+        rdma: str = "off",
+        rdma_library: str = "",
     ) -> None:
         self._start(
             ClientConfig.of(
@@ -55,6 +58,8 @@ class Client:
                 connect_timeout_ms=connect_timeout_ms,
                 run_bytes=run_bytes,
                 location_cache_entries=location_cache_entries,
+                rdma=rdma,
+                rdma_library=rdma_library,
             )
         )
 
@@ -67,18 +72,25 @@ class Client:
 
     def _start(self, config: ClientConfig) -> None:
         self.config = config
-        self._native = _native.PageClient(
-            list(config.masters),
-            token=config.token,
-            name=config.name,
-            connections_per_peer=config.connections,
-            copy_threads=config.copy_threads,
-            same_host=config.same_host,
-            tcp=config.tcp,
-            connect_timeout_ms=config.connect_timeout_ms,
-            run_bytes=config.run_bytes,
-            location_cache_entries=config.location_cache_entries,
-        )
+        try:
+            self._native = _native.PageClient(
+                list(config.masters),
+                token=config.token,
+                name=config.name,
+                connections_per_peer=config.connections,
+                copy_threads=config.copy_threads,
+                same_host=config.same_host,
+                tcp=config.tcp,
+                connect_timeout_ms=config.connect_timeout_ms,
+                run_bytes=config.run_bytes,
+                location_cache_entries=config.location_cache_entries,
+                rdma=config.rdma,
+                rdma_library=config.rdma_library,
+            )
+        except RuntimeError as error:
+            raise ConfigError("rdma", f"is required, but {error}") from error
+        if self._native.rdma_refusal:
+            logger.error("kvstore: no RDMA, pages go over TCP: %s", self._native.rdma_refusal)
         self._log = ThrottledLog(logger)
         self._lock = threading.Lock()
         self._own_counters = {"bad_arguments": 0, "surprises": 0}
@@ -114,8 +126,18 @@ class Client:
             self._surprise("register_fd")
             return False
 
+    def register_memory(self, address: int, size_bytes: int) -> bool:
+        """Says that memory [address, +size_bytes) stays in place until `unregister`, so that RDMA, where it is
+        on, moves pages from and to it directly.
+        """
+        try:
+            return self._native.register_memory(address, size_bytes)
+        except Exception:
+            self._surprise("register_memory")
+            return False
+
     def unregister(self, address: int) -> None:
-        """Takes back register_fd."""
+        """Takes back register_fd or register_memory."""
         try:
             self._native.unregister(address)
         except Exception:

@@ -8,6 +8,8 @@ from kvstore_client.errors import ConfigError
 from kvstore_client.wire import NAME_BYTES_MAX, PIN_MS_MAX, TOKEN_BYTES_MAX
 
 MASTERS_MAX = 64
+PATH_BYTES_MAX = 4096
+RDMA_MODES = ("off", "auto", "required")
 _DEADLINE_MS_MAX = 600_000
 
 MasterList = str | Sequence[str] | Sequence[tuple[str, int]]
@@ -31,6 +33,8 @@ class ClientConfig:
     connect_timeout_ms: int = 250
     run_bytes: int = 4_194_304
     location_cache_entries: int = 65_536
+    rdma: str = "off"
+    rdma_library: str = ""
 
     @classmethod
     def of(cls, masters: MasterList, **options: object) -> "ClientConfig":
@@ -53,11 +57,13 @@ class ClientConfig:
         check_int("location_cache_entries", self.location_cache_entries, 0, 1 << 26)
         check_bool("same_host", self.same_host)
         check_bool("tcp", self.tcp)
+        check_choice("rdma", self.rdma, RDMA_MODES)
+        check_text("rdma_library", self.rdma_library, PATH_BYTES_MAX)
         check_text("token", self.token, TOKEN_BYTES_MAX)
         check_text("name", self.name, NAME_BYTES_MAX)
-        if not (self.same_host or self.tcp):
+        if not (self.same_host or self.tcp or self.rdma != "off"):
             raise ConfigError(
-                "tcp", "same_host and tcp are both off: no transport is left; allow one of them"
+                "tcp", "same_host, tcp and rdma are all off: no transport is left; allow one of them"
             )
 
 
@@ -106,6 +112,13 @@ def check_bool(option: str, value: object) -> bool:
     """`value` if it is a bool."""
     if not isinstance(value, bool):
         raise ConfigError(option, f"needs true or false, not {value!r}")
+    return value
+
+
+def check_choice(option: str, value: object, choices: Sequence[str]) -> str:
+    """`value` if it is one of the choices."""
+    if not isinstance(value, str) or value not in choices:
+        raise ConfigError(option, f"is one of {', '.join(choices)}, not {value!r}")
     return value
 
 

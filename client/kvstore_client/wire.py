@@ -42,6 +42,7 @@ NO_SEGMENT = 0xFFFFFFFF
 ALREADY_THERE = 0xFFFFFFFE
 OTHER_LENGTH = 0xFFFFFFFD
 FEATURE_UNIX = 1
+FEATURE_RDMA = 2
 
 
 class Op(IntEnum):
@@ -63,6 +64,8 @@ class Op(IntEnum):
     UNREGISTER = 24
     PULL = 25
     SUSPECT = 26
+    RDMA_CONNECT = 27
+    RDMA_REGISTER = 28
 
 
 class Status(IntEnum):

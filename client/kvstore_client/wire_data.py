@@ -244,13 +244,34 @@ class PullRequest:
         return _encode_put(self.put) + _TWO_U32.pack(self.buffer_id, self.pieces) + offsets + u32s(self.sizes)
 
     @staticmethod
-    def decode(body: bytes) -> PullRequest:
-        reader = Reader(body)
+    def take(reader: Reader) -> PullRequest:
         put = _take_put(reader)
         buffer_id, pieces = reader.unpack(_TWO_U32, "buffer_id and pieces")
         count = checked_count(put.keys.entry_count * pieces, PULL_PIECES_MAX, "pull pieces")
         offsets = struct.unpack(f"<{count}Q", reader.take(8 * count, "offsets"))
         return PullRequest(put, buffer_id, pieces, offsets, reader.u32s(count, "sizes"))
+
+    @staticmethod
+    def decode(body: bytes) -> PullRequest:
+        return PullRequest.take(Reader(body))
+
+
+@dataclass(frozen=True)
+class RdmaPullRequest:
+    """PULL out of a buffer of RDMA_REGISTER: it says what digest the bytes of each entry have."""
+
+    pull: PullRequest
+    digests: tuple[int, ...]
+
+    def encode(self) -> bytes:
+        _one_an_entry(self.pull.put.keys, self.digests, "digest")
+        return self.pull.encode() + u32s(self.digests)
+
+    @staticmethod
+    def decode(body: bytes) -> RdmaPullRequest:
+        reader = Reader(body)
+        pull = PullRequest.take(reader)
+        return RdmaPullRequest(pull, reader.u32s(pull.put.keys.entry_count, "digests"))
 
 
 def _one_an_entry(keys: KeyBlock, values: tuple[int, ...], field: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
@@ -79,6 +79,17 @@ class SegmentSettings(ServerSettings):
     )
     connections_max: int = Field(
         default=1024, ge=1, le=65536, description="Most client connections at a time."
+    )
+    rdma: Literal["off", "auto", "required"] = Field(
+        default="off",
+        description="Offer the pool by RDMA through UCX (experimental): 'auto' where it works, 'required' or "
+        "not start.",
+    )
+    rdma_library: str = Field(
+        default="", description="Path of UCX's libucp.so.0; empty: the system's, by that name."
+    )
+    rdma_sessions_max: int = Field(
+        default=256, ge=1, le=65536, description="Most client connections with RDMA at a time."
     )
     http_host: str = Field(default="127.0.0.1", description="Address of /metrics, /healthz and /readyz.")
     http_port: int = Field(

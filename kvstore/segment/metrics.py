@@ -32,13 +32,20 @@ _STORE_COUNTERS = {
     "not_committed": "Puts whose directory entry was not durable in time.",
     "journal_overflows": "Times the journal grew past its bound, so that an inventory had to be sent.",
 }
-_SERVER_GAUGES = {"connections": "Client connections open now."}
+_SERVER_GAUGES = {
+    "connections": "Client connections open now.",
+    "rdma_active": "1 while the pool is offered by RDMA.",
+    "rdma_sessions": "Client connections with RDMA now.",
+}
 _SERVER_COUNTERS = {
     "connections_total": "Client connections accepted.",
     "requests": "Requests served.",
     "bad_requests": "Requests refused as malformed.",
     "refused_connections": "Connections refused over the limit.",
     "unauthorized": "Connections refused for a wrong token.",
+    "rdma_sessions_total": "Client connections that asked for RDMA and got it.",
+    "rdma_pulled_bytes": "Bytes read by RDMA out of writers' memory.",
+    "rdma_failures": "RDMA sessions and reads that failed.",
 }
 _CONTROL_GAUGES = {
     "attached": "1 while a master has this segment registered.",

@@ -107,6 +107,8 @@ class SegmentServer:
         self._store = store
         self._undo.push_async_callback(asyncio.to_thread, store.close)
         server = await self._open_data_port(store, unix_path)
+        if server.rdma_refusal:
+            log_event(logger, logging.ERROR, "rdma refused", why=server.rdma_refusal)
         # Stopping joins threads that may be answering a long request: not on the event loop.
         self._undo.push_async_callback(asyncio.to_thread, server.stop)
 
@@ -141,6 +143,7 @@ class SegmentServer:
             data=f"{settings.host}:{server.tcp_port}",
             advertised=f"{advertise_host}:{settings.advertise_port or server.tcp_port}",
             unix=unix_path or "off",
+            rdma="on" if server.stats()["rdma_active"] else "off",
             http=f"{settings.http_host}:{http_port}" if http_port >= 0 else "off",
             capacity_bytes=store.stats()["capacity_bytes"],
         )
@@ -185,7 +188,12 @@ class SegmentServer:
                 unix_path=unix_path,
                 token=settings.token.get_secret_value(),
                 connections_max=settings.connections_max,
+                rdma=settings.rdma,
+                rdma_library=settings.rdma_library,
+                rdma_sessions_max=settings.rdma_sessions_max,
             )
+        except RuntimeError as error:
+            raise SegmentStartError(f"RDMA is required, but {error}") from error
         except OSError as error:
             raise SegmentStartError(
                 f"the data port {settings.host}:{settings.port} can't be opened ({error}): "

@@ -270,7 +270,7 @@ void make_client(PageClient* self, const std::vector<std::pair<std::string, uint
                  const std::string& token, const std::string& name, size_t connections_per_peer,
                  size_t copy_threads, bool same_host, bool tcp, int connect_timeout_ms,
                  int64_t backoff_ms_min, int64_t backoff_ms_max, uint64_t run_bytes,
-                 size_t location_cache_entries) {
+                 size_t location_cache_entries, const std::string& rdma, const std::string& rdma_library) {
   const auto check = [](bool good, const char* what) {
     if (!good) throw nb::value_error(what);
   };
@@ -279,7 +279,9 @@ void make_client(PageClient* self, const std::vector<std::pair<std::string, uint
   check(name.size() <= wire::kNameBytesMax, "name: at most 255 bytes");
   check(connections_per_peer >= 1 && connections_per_peer <= 16, "connections_per_peer: between 1 and 16");
   check(copy_threads >= 1 && copy_threads <= 16, "copy_threads: between 1 and 16");
-  check(same_host || tcp, "same_host and tcp can't both be off: no segment could be reached");
+  const RdmaMode rdma_wanted = rdma_mode(rdma);
+  check(same_host || tcp || rdma_wanted != RdmaMode::kOff,
+        "same_host, tcp and rdma can't all be off: no segment could be reached");
   check(connect_timeout_ms >= 1 && connect_timeout_ms <= 60000, "connect_timeout_ms: between 1 and 60,000");
   check(backoff_ms_min >= 1 && backoff_ms_max >= backoff_ms_min && backoff_ms_max <= 600000,
         "backoff_ms_min, backoff_ms_max: 1 <= min <= max <= 600,000");
@@ -288,9 +290,9 @@ void make_client(PageClient* self, const std::vector<std::pair<std::string, uint
         "location_cache_entries: between 1 and 16,777,216");
   std::vector<PeerAddress> addresses;
   for (const auto& [host, port] : masters) addresses.push_back({host, port, ""});
-  new (self) PageClient(std::move(addresses),
-                        {token, name, connections_per_peer, copy_threads, same_host, tcp, connect_timeout_ms,
-                         backoff_ms_min, backoff_ms_max, run_bytes, location_cache_entries});
+  new (self) PageClient(std::move(addresses), {token, name, connections_per_peer, copy_threads, same_host,
+                                               tcp, connect_timeout_ms, backoff_ms_min, backoff_ms_max,
+                                               run_bytes, location_cache_entries, rdma_wanted, rdma_library});
 }
 
 std::pair<int, int> open_namespace(PageClient& client, nb::bytes identity, const std::string& name,
@@ -337,7 +339,8 @@ void bind_client(nb::module_& m) {
            nb::arg("name") = "", nb::arg("connections_per_peer") = 2, nb::arg("copy_threads") = 2,
            nb::arg("same_host") = true, nb::arg("tcp") = true, nb::arg("connect_timeout_ms") = 250,
            nb::arg("backoff_ms_min") = 50, nb::arg("backoff_ms_max") = 1000, nb::arg("run_bytes") = 4194304,
-           nb::arg("location_cache_entries") = 65536)
+           nb::arg("location_cache_entries") = 65536, nb::arg("rdma") = "off", nb::arg("rdma_library") = "")
+      .def_prop_ro("rdma_refusal", &PageClient::rdma_refusal)
       .def("open_namespace", &open_namespace, nb::arg("identity"), nb::arg("name"), nb::arg("deadline_ms"))
       .def(
           "bump_namespace",
@@ -368,7 +371,14 @@ void bind_client(nb::module_& m) {
            nb::arg("deadline_ms"), nb::arg("bytes_max"))
       .def("remove", &remove, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
            nb::arg("deadline_ms"))
-      .def("register_fd", &PageClient::register_fd, nb::arg("address"), nb::arg("size_bytes"), nb::arg("fd"))
+      .def("register_fd", &PageClient::register_memory, nb::arg("address"), nb::arg("size_bytes"),
+           nb::arg("fd"))
+      .def(
+          "register_memory",
+          [](PageClient& client, uint64_t address, uint64_t size_bytes) {
+            return client.register_memory(address, size_bytes, -1);
+          },
+          nb::arg("address"), nb::arg("size_bytes"))
       .def("unregister", &PageClient::unregister, nb::arg("address"))
       .def("counters", &counters)
       .def("segment_map", &segment_map)

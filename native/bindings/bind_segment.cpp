@@ -96,7 +96,8 @@ void set_namespaces(SegmentStore& store, const nb::list& current, const nb::list
 
 std::shared_ptr<DataServer> make_server(std::shared_ptr<SegmentStore> store, std::string tcp_host,
                                         uint16_t tcp_port, std::string unix_path, std::string token,
-                                        uint32_t connections_max, uint32_t idle_timeout_ms) {
+                                        uint32_t connections_max, uint32_t idle_timeout_ms, std::string rdma,
+                                        std::string rdma_library, uint32_t rdma_sessions_max) {
   DataServerOptions options;
   options.tcp_host = std::move(tcp_host);
   options.tcp_port = tcp_port;
@@ -104,6 +105,9 @@ std::shared_ptr<DataServer> make_server(std::shared_ptr<SegmentStore> store, std
   options.token = std::move(token);
   options.connections_max = connections_max;
   options.idle_timeout_ms = idle_timeout_ms;
+  options.rdma = rdma_mode(rdma);
+  options.rdma_library = std::move(rdma_library);
+  options.rdma_sessions_max = rdma_sessions_max;
   return without_gil([&] { return std::make_shared<DataServer>(std::move(store), options); });
 }
 
@@ -142,8 +146,10 @@ void bind_segment(nb::module_& m) {
 
   nb::class_<DataServer>(m, "DataServer")
       .def(nb::new_(&make_server), "store"_a, nb::kw_only(), "tcp_host"_a, "tcp_port"_a = 0,
-           "unix_path"_a = "", "token"_a = "", "connections_max"_a = 1024, "idle_timeout_ms"_a = 600000)
+           "unix_path"_a = "", "token"_a = "", "connections_max"_a = 1024, "idle_timeout_ms"_a = 600000,
+           "rdma"_a = "off", "rdma_library"_a = "", "rdma_sessions_max"_a = 256)
       .def_prop_ro("tcp_port", &DataServer::tcp_port)
+      .def_prop_ro("rdma_refusal", &DataServer::rdma_refusal)
       .def("stats", [](DataServer& s) { return without_gil([&] { return s.stats(); }); })
       .def("stop", &DataServer::stop, released);
 }

@@ -52,6 +52,14 @@ const char* ClientCounters::name(Counter counter) {
       "transport_same_host_bytes_get",
       "transport_same_host_bytes_put",
       "put_pulled_bytes",
+      "transport_rdma_bytes_get",
+      "transport_rdma_bytes_put",
+      "rdma_bounced_bytes",
+      "rdma_refused",
+      "rdma_fallbacks",
+      "rdma_failures",
+      "rdma_registrations",
+      "rdma_registration_failures",
       "internal_errors",
   };
   static_assert(sizeof(kNames) / sizeof(kNames[0]) == kCount, "a name a counter");

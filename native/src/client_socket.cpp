@@ -39,12 +39,13 @@ void skip_empty(iovec** iov, size_t* count) {
 
 NetStatus ClientSocket::wait(short events, const Deadline& deadline) const {
   for (;;) {
-    pollfd p{fd_, events, 0};
-    const int timeout_ms = deadline.poll_ms();
-    const int ready = ::poll(&p, 1, timeout_ms);
-    if (ready > 0) return NetStatus::kOk;  // errors and hang-ups show in the call that follows
-    if (ready == 0) return NetStatus::kTimeout;
-    if (errno != EINTR) return NetStatus::kClosed;
+    const bool may_sleep = companion_ == nullptr || companion_->advance();
+    pollfd p[2] = {{fd_, events, 0}, {companion_ == nullptr ? -1 : companion_->event_fd(), POLLIN, 0}};
+    const int ready = ::poll(p, 2, may_sleep ? deadline.poll_ms() : 0);
+    if (ready < 0 && errno != EINTR) return NetStatus::kClosed;
+    if (ready > 0 && p[0].revents != 0)
+      return NetStatus::kOk;  // errors and hang-ups show in the call that follows
+    if ((ready == 0 && may_sleep) || (ready >= 0 && deadline.expired())) return NetStatus::kTimeout;
   }
 }
 

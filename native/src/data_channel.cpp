@@ -11,10 +11,10 @@ namespace {
 using wire::Op;
 using wire::Status;
 
-// Requests in flight on a connection. More would only lengthen what a failure leaves unknown; with runs of at most
-// kRunEntriesMax entries their replies always fit the socket's buffer, so neither side can block the other.
-constexpr size_t kPutWindow = 4;
-constexpr size_t kGetWindow = 2;
+constexpr size_t kGetWindow =
+    2;  // requests in flight on a connection, bounded for the same reasons as kPutWindow
+// A hold outlives the reader's deadline a little, so that it never ends under a copy that is still in time.
+constexpr int64_t kHoldMarginMs = 100;
 // A get needs no early commits, only bounded requests.
 constexpr uint64_t kGetRunBytesMax = 64u << 20;
 
@@ -94,9 +94,45 @@ NetStatus DataChannel::submit_statuses(TransportBatch& batch, const Deadline& de
   return NetStatus::kOk;
 }
 
-template <typename Stripe>
+NetStatus DataChannel::locate(FrameConnection& connection, const EntryRun& run, TransportBatch& batch,
+                              const data_codec::PoolGeometry& geometry, const Deadline& deadline,
+                              Located* out) {
+  out->entries = run.entries(batch.keys->shard_count);
+  wire::Writer body(128 + run.key_count() * kHashBytes);
+  body.u32(static_cast<uint32_t>(deadline.left_ms() + kHoldMarginMs)).u32(0);
+  write_run(body, *batch.keys, run);
+  FrameReply reply;
+  NetStatus status =
+      connection.send_request(Op::kLocate, body.data(), body.size(), 0, deadline, &out->locate_id);
+  if (status == NetStatus::kOk)
+    status = connection.receive_reply(
+        Op::kLocate, out->locate_id,
+        data_codec::kStatusesHeadBytes + out->entries.size() * data_codec::kLocateEntryBytes, deadline,
+        &reply);
+  if (status != NetStatus::kOk) return status;
+  if (reply.status != Status::kOk) {
+    for (const uint32_t entry : out->entries)
+      batch.set_status(entry, data_codec::known_status(unsigned(reply.status)));
+    return NetStatus::kOk;
+  }
+  try {
+    out->locations =
+        data_codec::read_locate_reply(reply, entry_lengths(out->entries, *batch.memory), geometry);
+  } catch (const wire::WireError&) {
+    return NetStatus::kProtocol;
+  }
+  return NetStatus::kOk;
+}
+
+NetStatus DataChannel::unpin(FrameConnection& connection, const Located& located, const Deadline& deadline) {
+  wire::Writer body(4);
+  body.u32(located.locate_id);
+  uint32_t id = 0;
+  return connection.send_request(Op::kUnpin, body.data(), body.size(), 0, deadline, &id);
+}
+
 NetStatus DataChannel::run_stripes(TransportBatch& batch, const RunLimits& limits, const Deadline& deadline,
-                                   Stripe&& stripe) {
+                                   const Stripe& stripe) {
   const uint32_t shard_count = batch.keys->shard_count;
   const Pieces& memory = *batch.memory;
   uint64_t total_bytes = 0;
@@ -281,12 +317,12 @@ NetStatus SocketRunSender::send(FrameConnection& connection, const EntryRun& run
 
 NetStatus DataChannel::put(TransportBatch& batch, const Deadline& deadline) {
   SocketRunSender sender(batch, context_.counters, bytes_put_);
-  return put(batch, deadline, sender, kRunEntriesMax);
+  return put(batch, deadline, sender, {context_.run_bytes, kRunEntriesMax});
 }
 
 NetStatus DataChannel::put(TransportBatch& batch, const Deadline& deadline, RunSender& sender,
-                           size_t run_entries_max) {
-  return run_stripes(batch, {context_.run_bytes, run_entries_max}, deadline,
+                           const RunLimits& limits) {
+  return run_stripes(batch, limits, deadline,
                      [&](FrameConnection& connection, const std::vector<EntryRun>& runs) {
                        return put_stripe(connection, runs, batch, deadline, sender);
                      });

@@ -26,12 +26,26 @@ const DataServerOptions& validated(const DataServerOptions& options) {
   return options;
 }
 
+std::unique_ptr<UcxPool> open_rdma(const DataServerOptions& options, const SegmentStore& store,
+                                   std::string* refusal) {
+  if (options.rdma == RdmaMode::kOff) return nullptr;
+  try {
+    return std::make_unique<UcxPool>(options.rdma_library, store);
+  } catch (const UcxError& e) {
+    if (options.rdma == RdmaMode::kRequired) throw;
+    *refusal = e.what();
+    return nullptr;
+  }
+}
+
 }  // namespace
 
 DataServer::DataServer(std::shared_ptr<SegmentStore> store, const DataServerOptions& options)
     : store_(std::move(store)),
       options_(validated(options)),
-      context_{*store_, options.token, std::chrono::milliseconds(options.idle_timeout_ms)},
+      rdma_(open_rdma(options, *store_, &rdma_refusal_)),
+      context_{*store_, options.token, std::chrono::milliseconds(options.idle_timeout_ms), rdma_.get(),
+               options.rdma_sessions_max},
       tcp_(std::make_unique<ServerListener>(ServerListener::tcp(options.tcp_host, options.tcp_port))),
       tcp_port_(tcp_->port()) {
   if (!options_.unix_path.empty())
@@ -81,7 +95,12 @@ std::map<std::string, uint64_t> DataServer::stats() {
                                       {"bad_requests", c.bad_requests.load()},
                                       {"refused_connections", c.refused_connections.load()},
                                       {"unauthorized", c.unauthorized.load()},
-                                      {"internal_errors", c.internal_errors.load()}};
+                                      {"internal_errors", c.internal_errors.load()},
+                                      {"rdma_active", rdma_ == nullptr ? 0 : 1},
+                                      {"rdma_sessions", rdma_ == nullptr ? 0 : rdma_->sessions.load()},
+                                      {"rdma_sessions_total", c.rdma_sessions_total.load()},
+                                      {"rdma_pulled_bytes", c.rdma_pulled_bytes.load()},
+                                      {"rdma_failures", c.rdma_failures.load()}};
   const std::lock_guard lock(mutex_);
   out["connections"] = static_cast<uint64_t>(
       std::count_if(connections_.begin(), connections_.end(), [](const auto& c2) { return !c2->ended; }));

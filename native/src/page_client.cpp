@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kvstore/ucx_client_session.hpp"
 #include "page_client_internal.hpp"
 
 namespace kvstore {
@@ -12,10 +13,24 @@ using wire::Status;
 // With replicas of the directory at different epochs the map would otherwise be fetched with every call.
 constexpr int64_t kMapIntervalMs = 100;
 
+std::shared_ptr<UcxContext> open_rdma(const PageClientOptions& options, ClientCounters& counters,
+                                      std::string* refusal) {
+  if (options.rdma == RdmaMode::kOff) return nullptr;
+  try {
+    return UcxContext::open(options.rdma_library);
+  } catch (const UcxError& e) {
+    if (options.rdma == RdmaMode::kRequired) throw;
+    counters.add(Counter::kRdmaRefused);
+    *refusal = e.what();
+    return nullptr;
+  }
+}
+
 }  // namespace
 
 PageClient::Core::Core(std::vector<PeerAddress> masters, const PageClientOptions& options,
-                       ClientCounters& counters, RegisteredMemory& registered)
+                       ClientCounters& counters, RegisteredMemory& registered,
+                       std::shared_ptr<UcxContext> rdma)
     : workers(std::clamp<size_t>(4 * std::max(options.connections_per_peer, options.copy_threads), 4, 32)),
       context{{options.token, options.name},
               options.connections_per_peer,
@@ -23,7 +38,8 @@ PageClient::Core::Core(std::vector<PeerAddress> masters, const PageClientOptions
               options.connect_timeout_ms,
               options.run_bytes,
               options.same_host,
-              options.tcp,
+              options.tcp && options.rdma != RdmaMode::kRequired,
+              std::move(rdma),
               workers,
               counters,
               registered},
@@ -36,7 +52,8 @@ PageClient::Core::Core(std::vector<PeerAddress> masters, const PageClientOptions
 PageClient::PageClient(std::vector<PeerAddress> masters, const PageClientOptions& options)
     : pid_(::getpid()),
       options_(options),
-      core_(std::make_unique<Core>(std::move(masters), options_, counters_, registered_)) {}
+      core_(std::make_unique<Core>(std::move(masters), options_, counters_, registered_,
+                                   open_rdma(options_, counters_, &rdma_refusal_))) {}
 
 PageClient::~PageClient() { close(); }
 
@@ -92,8 +109,14 @@ NamespaceHandles::State PageClient::namespace_state(int handle) const {
   return ::getpid() != pid_ ? NamespaceHandles::State{} : namespaces_.state(handle);
 }
 
-bool PageClient::register_fd(uint64_t address, uint64_t size_bytes, int fd) {
-  return ::getpid() == pid_ && registered_.add(address, size_bytes, fd);
+bool PageClient::register_memory(uint64_t address, uint64_t size_bytes, int fd) {
+  if (::getpid() != pid_ || !registered_.add(address, size_bytes, fd)) return false;
+  const CallGuard guard(*this);
+  // Pinning much memory takes long: the sooner it begins, the fewer pages are bounced.
+  const auto range = registered_.find(address);
+  if (range != nullptr && guard.core() != nullptr && guard.core()->context.rdma != nullptr)
+    rdma_memory_of(range, guard.core()->context);
+  return true;
 }
 
 void PageClient::unregister(uint64_t address) {

@@ -38,7 +38,7 @@ struct PageClient::Call {
 // Everything that has threads or connections.
 struct PageClient::Core {
   Core(std::vector<PeerAddress> masters, const PageClientOptions& options, ClientCounters& counters,
-       RegisteredMemory& registered);
+       RegisteredMemory& registered, std::shared_ptr<UcxContext> rdma);
 
   WorkerPool workers;
   TransportContext context;

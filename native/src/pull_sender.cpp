@@ -8,9 +8,6 @@ namespace {
 using wire::Op;
 using wire::Status;
 
-// Pieces a request describes at most: 12 bytes each, far under the body cap, and enough for any run worth overlapping.
-constexpr size_t kPullRunPieces = 65536;
-
 bool still_registered(uint64_t id, const TransportContext& context) {
   return context.registered.current(id) || RegisteredMemory::shared_buffers().current(id);
 }
@@ -28,7 +25,8 @@ std::shared_ptr<const RegisteredRange> PullSender::range_of(const TransportBatch
                                                             const TransportContext& context) {
   const auto address = reinterpret_cast<uint64_t>(batch.memory->piece(batch.entries.front(), 0).iov_base);
   auto range = context.registered.find(address);
-  return range != nullptr ? range : RegisteredMemory::shared_buffers().find(address);
+  if (range == nullptr) range = RegisteredMemory::shared_buffers().find(address);
+  return range != nullptr && range->fd >= 0 ? range : nullptr;
 }
 
 size_t PullSender::run_entries_max(const TransportBatch& batch) {
@@ -38,10 +36,11 @@ size_t PullSender::run_entries_max(const TransportBatch& batch) {
   return std::clamp<size_t>(kPullRunPieces / pieces, 1, kRunEntriesMax);
 }
 
-NetStatus PullSender::unregister_stale(FrameConnection& connection, const Deadline& deadline) {
+NetStatus unregister_stale(FrameConnection& connection, const TransportContext& context,
+                           const Deadline& deadline) {
   auto& known = connection.registrations();
   for (size_t i = 0; i < known.size();) {
-    if (still_registered(known[i].registration, context_)) {
+    if (still_registered(known[i].registration, context)) {
       ++i;
       continue;
     }
@@ -58,7 +57,7 @@ NetStatus PullSender::unregister_stale(FrameConnection& connection, const Deadli
 }
 
 NetStatus PullSender::prepare(FrameConnection& connection, const Deadline& deadline) {
-  NetStatus status = unregister_stale(connection, deadline);
+  NetStatus status = unregister_stale(connection, context_, deadline);
   if (status != NetStatus::kOk) return status;
   auto& known = connection.registrations();
   for (const auto& r : known)

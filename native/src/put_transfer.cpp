@@ -22,6 +22,15 @@ uint8_t* discard_area() {
   return area.data();
 }
 
+void check_pieces(const PullPieces& pieces, size_t total, uint64_t limit) {
+  for (size_t p = 0; p < total; ++p)
+    if (pieces.offset(p) > limit || pieces.size(p) > limit - pieces.offset(p))
+      throw WireError(Status::kBadRequest,
+                      "piece " + std::to_string(p) + " [" + std::to_string(pieces.offset(p)) + ", +" +
+                          std::to_string(pieces.size(p)) + ") is outside the registered " +
+                          std::to_string(limit) + " bytes");
+}
+
 }  // namespace
 
 uint64_t PullPieces::offset(size_t piece) const {
@@ -36,7 +45,13 @@ uint32_t PullPieces::size(size_t piece) const {
   return value;
 }
 
-PullPieces read_pull_pieces(wire::Reader& reader, const PutRequest& put) {
+uint32_t PullPieces::digest(size_t entry) const {
+  uint32_t value;
+  std::memcpy(&value, digests + entry * 4, 4);
+  return value;
+}
+
+PullPieces read_pull_pieces(wire::Reader& reader, const PutRequest& put, bool with_digests) {
   PullPieces pieces;
   pieces.buffer_id = reader.u32("buffer_id");
   pieces.per_entry = reader.u32("pieces");
@@ -47,6 +62,7 @@ PullPieces read_pull_pieces(wire::Reader& reader, const PutRequest& put) {
                                            std::to_string(wire::kPullPiecesMax) + " a request");
   pieces.offsets = reader.bytes(total * 8, "piece offsets");
   pieces.sizes = reader.bytes(total * 4, "piece bytes");
+  if (with_digests) pieces.digests = reader.bytes(size_t{n} * 4, "digests");
   for (uint32_t i = 0; i < n; ++i) {
     uint64_t sum = 0;
     for (uint32_t p = 0; p < pieces.per_entry; ++p) sum += pieces.size(size_t{i} * pieces.per_entry + p);
@@ -125,14 +141,7 @@ void PutTransfer::receive_window(ServerSocket& socket, uint32_t first, uint32_t 
 }
 
 void PutTransfer::pull(const RegisteredBuffers& buffers, const PullPieces& pieces) {
-  const uint64_t limit = buffers.usable_bytes(pieces.buffer_id);
-  const size_t total = size_t{pieces.per_entry} * put_.entry_count();
-  for (size_t p = 0; p < total; ++p)
-    if (pieces.offset(p) > limit || pieces.size(p) > limit - pieces.offset(p))
-      throw WireError(Status::kBadRequest,
-                      "piece " + std::to_string(p) + " [" + std::to_string(pieces.offset(p)) + ", +" +
-                          std::to_string(pieces.size(p)) + ") is outside the registered " +
-                          std::to_string(limit) + " bytes");
+  check_pieces(pieces, size_t{pieces.per_entry} * put_.entry_count(), buffers.usable_bytes(pieces.buffer_id));
   const uint32_t n = put_.entry_count();
   for (uint32_t first = 0; first < n;) {
     const uint32_t end = reserve_window(first);
@@ -147,6 +156,33 @@ void PutTransfer::pull(const RegisteredBuffers& buffers, const PullPieces& piece
               true;  // the file shrank under us: these are not the bytes that were promised
         to += pieces.size(piece);
       }
+    }
+  }
+}
+
+void PutTransfer::pull(RemoteMemory& memory, const PullPieces& pieces) {
+  const uint32_t n = put_.entry_count();
+  check_pieces(pieces, size_t{pieces.per_entry} * n, memory.usable_bytes(pieces.buffer_id));
+  const auto deadline = transfer_deadline(put_.total_bytes) + wait_left_;
+  std::vector<RemoteMemory::Read> reads;
+  for (uint32_t first = 0; first < n;) {
+    const uint32_t end = reserve_window(first);
+    reads.clear();
+    for (uint32_t i = first; i < end; ++i) {
+      uint8_t* to = writes_[i].data;
+      if (to == nullptr) continue;
+      for (uint32_t p = 0; p < pieces.per_entry; ++p) {
+        const size_t piece = size_t{i} * pieces.per_entry + p;
+        if (pieces.size(piece) > 0) reads.push_back({pieces.offset(piece), pieces.size(piece), to});
+        to += pieces.size(piece);
+      }
+    }
+    memory.read(pieces.buffer_id, reads, deadline);
+    for (; first < end; ++first) {
+      WriteEntry& write = writes_[first];
+      if (write.data == nullptr) continue;
+      write.digest = crc32c(0, write.data, put_.length(first));
+      write.digest_refused = write.digest != pieces.digest(first);
     }
   }
 }

@@ -20,12 +20,14 @@ RegisteredRange::~RegisteredRange() {
 bool RegisteredMemory::add(uint64_t address, uint64_t size_bytes, int fd) {
   if (address == 0 || size_bytes == 0 || address + size_bytes < address) return false;
   struct stat file{};
-  if (::fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || static_cast<uint64_t>(file.st_size) < size_bytes)
+  if (fd >= 0 &&
+      (::fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || static_cast<uint64_t>(file.st_size) < size_bytes))
     return false;
   std::lock_guard<std::mutex> lock(mutex_);
   const auto after = by_address_.lower_bound(address);
   if (after != by_address_.end()) {
     if (after->first == address && after->second->size_bytes == size_bytes) {
+      if (fd < 0 || after->second->fd < 0) return fd < 0;
       struct stat known{};
       return ::fstat(after->second->fd, &known) == 0 && known.st_dev == file.st_dev &&
              known.st_ino == file.st_ino;
@@ -33,8 +35,8 @@ bool RegisteredMemory::add(uint64_t address, uint64_t size_bytes, int fd) {
     if (after->first < address + size_bytes) return false;
   }
   if (after != by_address_.begin() && std::prev(after)->second->contains(address, 1)) return false;
-  const int own = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  if (own < 0) return false;
+  const int own = fd < 0 ? -1 : ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (fd >= 0 && own < 0) return false;
   const uint64_t id = next_id.fetch_add(1, std::memory_order_relaxed);
   by_address_.emplace(address, std::make_shared<const RegisteredRange>(id, address, size_bytes, own));
   address_by_id_.emplace(id, address);

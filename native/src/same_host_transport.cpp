@@ -20,8 +20,6 @@ constexpr RunLimits kLocateLimits{uint64_t{256} << 20, 16384};
 constexpr uint64_t kCopyShareBytesMin = 256u << 10;
 // How much is copied between two looks at the clock.
 constexpr size_t kCopyStepBytes = 1u << 20;
-// A hold outlives the reader's deadline a little, so that it never ends under a copy that is still in time.
-constexpr int64_t kHoldMarginMs = 100;
 
 }  // namespace
 
@@ -83,7 +81,7 @@ NetStatus SameHostTransport::put(TransportBatch& batch, const Deadline& deadline
   auto range = PullSender::range_of(batch, context_);
   if (range == nullptr) return channel_.put(batch, deadline);
   PullSender sender(batch, std::move(range), context_);
-  return channel_.put(batch, deadline, sender, PullSender::run_entries_max(batch));
+  return channel_.put(batch, deadline, sender, {context_.run_bytes, PullSender::run_entries_max(batch)});
 }
 
 NetStatus SameHostTransport::get(TransportBatch& batch, const Deadline& deadline) {
@@ -108,30 +106,10 @@ NetStatus SameHostTransport::get(TransportBatch& batch, const Deadline& deadline
 
 NetStatus SameHostTransport::get_run(FrameConnection& connection, const EntryRun& run, TransportBatch& batch,
                                      const Deadline& deadline) {
-  const std::vector<uint32_t> entries = run.entries(batch.keys->shard_count);
-  wire::Writer body(128 + run.key_count() * kHashBytes);
-  body.u32(static_cast<uint32_t>(deadline.left_ms() + kHoldMarginMs)).u32(0);
-  write_run(body, *batch.keys, run);
-  uint32_t locate_id = 0;
-  FrameReply reply;
-  NetStatus status = connection.send_request(Op::kLocate, body.data(), body.size(), 0, deadline, &locate_id);
-  if (status == NetStatus::kOk)
-    status = connection.receive_reply(
-        Op::kLocate, locate_id,
-        data_codec::kStatusesHeadBytes + entries.size() * data_codec::kLocateEntryBytes, deadline, &reply);
-  if (status != NetStatus::kOk) return status;
-  if (reply.status != Status::kOk) {
-    for (const uint32_t entry : entries)
-      batch.set_status(entry, data_codec::known_status(unsigned(reply.status)));
-    return NetStatus::kOk;
-  }
-  std::vector<data_codec::Location> locations;
-  try {
-    locations =
-        data_codec::read_locate_reply(reply, entry_lengths(entries, *batch.memory), pool_->geometry());
-  } catch (const wire::WireError&) {
-    return NetStatus::kProtocol;
-  }
+  DataChannel::Located located;
+  const NetStatus status = channel_.locate(connection, run, batch, pool_->geometry(), deadline, &located);
+  if (status != NetStatus::kOk || located.locations.empty()) return status;
+  const std::vector<uint32_t>& entries = located.entries;
 
   // Every thread takes the next few entries until none are left, so that uneven sizes don't leave one of them idle.
   const size_t shares =
@@ -141,7 +119,7 @@ NetStatus SameHostTransport::get_run(FrameConnection& connection, const EntryRun
   context_.workers.run(shares, [&](size_t) {
     for (size_t begin; (begin = next.fetch_add(grain, std::memory_order_relaxed)) < entries.size();)
       for (size_t i = begin; i < std::min(begin + grain, entries.size()); ++i)
-        copy_entry(locations[i], entries[i], batch, deadline);
+        copy_entry(located.locations[i], entries[i], batch, deadline);
   });
 
   // The map of a dead segment stays readable; only the socket tells that nobody stands behind these bytes any more.
@@ -149,11 +127,8 @@ NetStatus SameHostTransport::get_run(FrameConnection& connection, const EntryRun
     for (const uint32_t entry : entries) batch.set_status(entry, Status::kUnavailable);
     return NetStatus::kClosed;
   }
-  wire::Writer unpin(4);
-  unpin.u32(locate_id);
-  uint32_t id = 0;
-  status = connection.send_request(Op::kUnpin, unpin.data(), unpin.size(), 0, deadline, &id);
-  return status;  // a copy that ran out of time is not the segment's fault
+  return channel_.unpin(connection, located,
+                        deadline);  // a copy that ran out of time is not the segment's fault
 }
 
 void SameHostTransport::copy_entry(const data_codec::Location& location, uint32_t entry,

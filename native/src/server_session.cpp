@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "kvstore/put_transfer.hpp"
-
 namespace kvstore {
 namespace {
 
@@ -54,6 +52,7 @@ void ServerSession::run() noexcept {
   } catch (const std::exception&) {
     context_.counters.internal_errors.fetch_add(1, std::memory_order_relaxed);
   }
+  rdma_.reset();
 }
 
 bool ServerSession::read_request() {
@@ -119,14 +118,17 @@ bool ServerSession::hello() {
       .u32(wire::kKeysMax)
       .u32(wire::kBodyBytesMax)
       .u64(wire::kPayloadBytesMax);
-  reply.raw(store_.options().pool_id.data(), 16).u32(socket_.is_unix() ? wire::kFeatureUnix : 0);
+  const uint32_t features =
+      socket_.is_unix() ? wire::kFeatureUnix : (context_.rdma != nullptr ? wire::kFeatureRdma : 0);
+  reply.raw(store_.options().pool_id.data(), 16).u32(features);
   send_reply(reply);
   return true;
 }
 
 bool ServerSession::serve_one() {
   const auto idle_deadline = Clock::now() + context_.idle_timeout;
-  while (!socket_.wait_readable(std::min(idle_deadline, holds_.next_deadline()))) {
+  SocketCompanion* companion = rdma_ == nullptr ? nullptr : &rdma_->companion();
+  while (!socket_.wait_readable(std::min(idle_deadline, holds_.next_deadline()), companion)) {
     holds_.expire(Clock::now());
     if (Clock::now() >= idle_deadline) return false;
   }
@@ -177,13 +179,15 @@ void ServerSession::dispatch(wire::Reader& body) {
     case Op::kRegister:
       return on_register(body);
     case Op::kUnregister:
-      require_unix();
-      buffers_.remove(body.u32("buffer_id"));
-      return send_reply(reply_body(Status::kOk));
+      return on_unregister(body);
     case Op::kPull:
       return on_pull(body);
     case Op::kSuspect:
       return on_suspect(body);
+    case Op::kRdmaConnect:
+      return on_rdma_connect(body);
+    case Op::kRdmaRegister:
+      return on_rdma_register(body);
     default:
       throw WireError(Status::kBadRequest,
                       "op " + std::to_string(request_.op) + " is not one of the data port");
@@ -266,12 +270,27 @@ void ServerSession::on_put(wire::Reader& body) {
   reply_statuses(durable ? Status::kOk : Status::kNotCommitted, transfer.statuses());
 }
 
+void ServerSession::pull_by_rdma(PutTransfer& transfer, const PutRequest& put, const PullPieces& pieces) {
+  try {
+    transfer.pull(*rdma_, pieces);
+  } catch (const ConnectionEnded&) {
+    // A writer that has gone is no failure of RDMA's.
+    if (!socket_.peer_has_closed()) context_.counters.rdma_failures.fetch_add(1, std::memory_order_relaxed);
+    throw;
+  }
+  context_.counters.rdma_pulled_bytes.fetch_add(put.total_bytes, std::memory_order_relaxed);
+}
+
 void ServerSession::on_pull(wire::Reader& body) {
-  require_unix();
+  const bool by_rdma = !socket_.is_unix();
+  if (by_rdma) require_rdma();
   const PutRequest put = read_put_request(body);
-  const PullPieces pieces = read_pull_pieces(body, put);
+  const PullPieces pieces = read_pull_pieces(body, put, by_rdma);
   PutTransfer transfer(store_, put, context_.stopping);
-  transfer.pull(buffers_, pieces);
+  if (by_rdma)
+    pull_by_rdma(transfer, put, pieces);
+  else
+    transfer.pull(buffers_, pieces);
   // A writer whose deadline has passed closes its connection before it lets anybody touch its memory again. While
   // it is open after the last byte was copied, the copy is of what the writer meant; otherwise nobody knows.
   if (socket_.peer_has_closed())
@@ -296,6 +315,48 @@ void ServerSession::on_suspect(wire::Reader& body) {
 
 void ServerSession::require_unix() const {
   if (!socket_.is_unix()) throw WireError(Status::kBadRequest, "this op needs the unix socket");
+}
+
+UcxSegmentSession& ServerSession::require_rdma() const {
+  if (rdma_ == nullptr)
+    throw WireError(Status::kBadRequest, "this op needs the unix socket, or RDMA_CONNECT before it");
+  return *rdma_;
+}
+
+void ServerSession::on_rdma_connect(wire::Reader& body) {
+  if (context_.rdma == nullptr || socket_.is_unix())
+    throw WireError(Status::kBadRequest, "this connection offers no RDMA");
+  if (rdma_ != nullptr) throw WireError(Status::kBadRequest, "RDMA is connected already");
+  const std::vector<uint8_t> address = rdma_codec::read_connect(body);
+  if (context_.rdma->sessions.load(std::memory_order_relaxed) >= context_.rdma_sessions_max)
+    throw WireError(Status::kUnavailable, "over " + std::to_string(context_.rdma_sessions_max) +
+                                              " RDMA connections: raise rdma_sessions_max");
+  try {
+    rdma_ = std::make_unique<UcxSegmentSession>(*context_.rdma, address, socket_.fd());
+  } catch (const UcxError& e) {
+    context_.counters.rdma_failures.fetch_add(1, std::memory_order_relaxed);
+    throw WireError(Status::kUnavailable, e.what());
+  }
+  context_.counters.rdma_sessions_total.fetch_add(1, std::memory_order_relaxed);
+  wire::Writer reply = reply_body(Status::kOk);
+  rdma_codec::write_connect_reply(reply, rdma_->describe());
+  send_reply(reply);
+}
+
+void ServerSession::on_rdma_register(wire::Reader& body) {
+  const uint32_t id = require_rdma().add(rdma_codec::read_register(body));
+  wire::Writer reply = reply_body(Status::kOk);
+  reply.u32(id).u32(0);
+  send_reply(reply);
+}
+
+void ServerSession::on_unregister(wire::Reader& body) {
+  const uint32_t id = body.u32("buffer_id");
+  if (socket_.is_unix())
+    buffers_.remove(id);
+  else
+    require_rdma().remove(id);
+  send_reply(reply_body(Status::kOk));
 }
 
 void ServerSession::on_attach() {

@@ -90,7 +90,7 @@ size_t ServerSocket::receive(iovec* vectors, size_t count, int flags) {
   }
 }
 
-bool ServerSocket::wait_readable(Clock::time_point deadline) {
+bool ServerSocket::wait_readable(Clock::time_point deadline, SocketCompanion* companion) {
   if (buffered_from_ < buffered_to_) return true;
   for (;;) {
     // Mostly the next request is there already: look before sleeping in poll.
@@ -102,8 +102,9 @@ bool ServerSocket::wait_readable(Clock::time_point deadline) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count() + 1;
     if (left <= 0) return false;
-    pollfd item{fd_, POLLIN, 0};
-    const int ready = ::poll(&item, 1, static_cast<int>(std::min<long long>(left, 1 << 30)));
+    const bool may_sleep = companion == nullptr || companion->advance();
+    pollfd items[2] = {{fd_, POLLIN, 0}, {companion == nullptr ? -1 : companion->event_fd(), POLLIN, 0}};
+    const int ready = ::poll(items, 2, may_sleep ? static_cast<int>(std::min<long long>(left, 1 << 30)) : 0);
     if (ready < 0 && errno != EINTR) ended("poll");
   }
 }

@@ -2,6 +2,7 @@
 #include "kvstore/same_host_transport.hpp"
 #include "kvstore/tcp_transport.hpp"
 #include "kvstore/transport.hpp"
+#include "kvstore/ucx_transport.hpp"
 
 namespace kvstore {
 namespace {
@@ -11,6 +12,7 @@ using OpenTransport = std::unique_ptr<Transport> (*)(const SegmentRecord&, Trans
 
 constexpr OpenTransport kTransports[] = {
     SameHostTransport::open,
+    UcxTransport::open,
     TcpTransport::open,
 };
 

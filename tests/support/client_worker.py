@@ -54,6 +54,8 @@ def main() -> None:
         deadline_ms=options["deadline_ms"],
         same_host=options["same_host"],
         tcp=options["tcp"],
+        rdma=options["rdma"],
+        rdma_library=options["rdma_library"],
     )
     namespace = client.namespace(options["namespace"])
 
@@ -98,7 +100,7 @@ def main() -> None:
                 acked += stored
                 if stored:
                     print(json.dumps({"event": "acked", "keys": stored}), flush=True)
-        if acked:
+        if acked and options["reads"]:
             wanted = rng.sample(acked, min(options["batch"], len(acked)))
             for key, value in zip(wanted, read(wanted), strict=True):
                 if value is None:

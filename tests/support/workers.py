@@ -39,6 +39,9 @@ class Worker:
             "pause_s": 0.02,
             "same_host": True,
             "tcp": True,
+            "reads": True,
+            "rdma": "off",
+            "rdma_library": "",
             **options,
         }
         self.process = subprocess.Popen(

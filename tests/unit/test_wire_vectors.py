@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore_client import wire, wire_data, wire_journal
+from kvstore_client import wire, wire_data, wire_journal, wire_rdma
 from kvstore_client.wire import Status, WireError
 
 VECTORS = Path(__file__).parents[1] / "vectors"
@@ -39,7 +39,11 @@ def _body(vector: dict[str, Any]) -> tuple[bytes, wire.ReplyPrefix | None]:
 
 
 def _class(vector: dict[str, Any]) -> Any:
-    return getattr(wire, vector["message"], None) or getattr(wire_data, vector["message"])
+    return next(
+        getattr(codec, vector["message"])
+        for codec in (wire, wire_data, wire_rdma)
+        if hasattr(codec, vector["message"])
+    )
 
 
 def test_the_codec_reproduces_the_committed_vectors() -> None:

@@ -12,7 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kvstore_client import wire, wire_data, wire_journal
+from kvstore_client import wire, wire_data, wire_journal, wire_rdma
+from kvstore_client._native import crc32c
 from kvstore_client.wire import Op, Status
 
 HERE = Path(__file__).parent
@@ -65,6 +66,30 @@ REQUESTS: list[tuple[str, str, Op, Any, int]] = [
     ("unregister", "data", Op.UNREGISTER, wire_data.UnregisterRequest(3), 0),
     ("pull", "data", Op.PULL, wire_data.PullRequest(PUT, 3, 2, tuple(range(12)), tuple(range(100, 112))), 0),
     ("suspect", "data", Op.SUSPECT, wire_data.SuspectRequest(KEYS), 0),
+    (
+        "rdma_connect",
+        "data",
+        Op.RDMA_CONNECT,
+        wire_rdma.RdmaConnectRequest(b"the client's worker", crc32c(b"the client's worker")),
+        0,
+    ),
+    (
+        "rdma_register",
+        "data",
+        Op.RDMA_REGISTER,
+        wire_rdma.RdmaRegisterRequest(0x7F0000001000, 1 << 33, b"a key", crc32c(b"a key")),
+        0,
+    ),
+    (
+        "rdma_pull",
+        "data",
+        Op.PULL,
+        wire_data.RdmaPullRequest(
+            wire_data.PullRequest(PUT, 4, 2, tuple(range(12)), tuple(range(100, 112))),
+            tuple(range(0xFFFFFFF0, 0xFFFFFFF6)),
+        ),
+        0,
+    ),
 ]
 
 OK_DIRECTORY = wire.ReplyPrefix(Status.OK, "", EPOCH)
@@ -119,6 +144,21 @@ REPLIES: list[tuple[str, str, Op, wire.ReplyPrefix, Any, int]] = [
     ("unregister", "data", Op.UNREGISTER, OK_DATA, None, 0),
     ("pull", "data", Op.PULL, OK_DATA, STATUSES, 0),
     ("suspect", "data", Op.SUSPECT, OK_DATA, STATUSES, 0),
+    (
+        "rdma_connect",
+        "data",
+        Op.RDMA_CONNECT,
+        OK_DATA,
+        wire_rdma.RdmaConnectReply(
+            wire_data.AttachReply(1 << 31, 0, 1024, 128, POOL),
+            0x7F0000200000,
+            b"the segment's worker",
+            b"the pool's key",
+            crc32c(b"the segment's workerthe pool's key"),
+        ),
+        0,
+    ),
+    ("rdma_register", "data", Op.RDMA_REGISTER, OK_DATA, wire_rdma.RdmaRegisterReply(4), 0),
 ]
 GROUPS = (
     wire_journal.JournalGroup(wire_journal.JournalOp.ADD, NS, FPS, (10, 20, 30)),

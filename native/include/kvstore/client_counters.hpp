@@ -19,8 +19,14 @@
 //   suspects_confirmed               digest mismatches that the segment confirmed and quarantined
 //   stale_namespace                  times a namespace was found to have a new epoch
 //   map_refreshes                    segment maps fetched
-//   transport_<t>_bytes_get, ..._put bytes moved, for <t> in tcp, same_host
+//   transport_<t>_bytes_get, ..._put bytes moved, for <t> in tcp, same_host, rdma
 //   put_pulled_bytes                 of transport_same_host_bytes_put: copied by the segment out of registered memory
+//   rdma_refused                     1 when RDMA is wanted and this process can't have it
+//   rdma_fallbacks                   times a segment, or a connection to it, was used over TCP because RDMA to it did not work
+//   rdma_failures                    RDMA operations and connections that failed
+//   rdma_registrations, rdma_registration_failures
+//                                    stretches of memory that the RDMA device took, or refused
+//   rdma_bounced_bytes               of transport_rdma_bytes_*: copied through memory of our own, because theirs is not registered
 //   internal_errors                  exceptions caught at the edge of a call (out of memory, ...)
 #pragma once
 
@@ -79,6 +85,14 @@ enum class Counter : uint8_t {
   kSameHostBytesGet,
   kSameHostBytesPut,
   kPutPulledBytes,
+  kRdmaBytesGet,
+  kRdmaBytesPut,
+  kRdmaBouncedBytes,
+  kRdmaRefused,
+  kRdmaFallbacks,
+  kRdmaFailures,
+  kRdmaRegistrations,
+  kRdmaRegistrationFailures,
   kInternalErrors,
   kCount
 };

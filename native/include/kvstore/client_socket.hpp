@@ -13,6 +13,7 @@
 
 #include "kvstore/deadline.hpp"
 #include "kvstore/net_status.hpp"
+#include "kvstore/socket_companion.hpp"
 
 namespace kvstore {
 
@@ -21,11 +22,13 @@ class ClientSocket {
   ClientSocket() = default;
   explicit ClientSocket(int fd) : fd_(fd) {}  // takes ownership; the descriptor must be non-blocking
   ~ClientSocket() { close(); }
-  ClientSocket(ClientSocket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  ClientSocket(ClientSocket&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)), companion_(std::exchange(other.companion_, nullptr)) {}
   ClientSocket& operator=(ClientSocket&& other) noexcept {
     if (this != &other) {
       close();
       fd_ = std::exchange(other.fd_, -1);
+      companion_ = std::exchange(other.companion_, nullptr);
     }
     return *this;
   }
@@ -54,7 +57,11 @@ class ClientSocket {
   // Open, whatever is unread.
   bool peer_open() const;
 
+  // Kept going by every wait from now on; null: none. Outlives the waits.
+  void set_companion(SocketCompanion* companion) { companion_ = companion; }
+
   bool valid() const { return fd_ >= 0; }
+  int fd() const { return fd_; }
   // Ends the connection for both sides, also where a forked child still holds a copy of the descriptor.
   void shutdown() const;
   void close();
@@ -62,6 +69,7 @@ class ClientSocket {
  private:
   NetStatus wait(short events, const Deadline& deadline) const;
   int fd_ = -1;
+  SocketCompanion* companion_ = nullptr;
 };
 
 }  // namespace kvstore

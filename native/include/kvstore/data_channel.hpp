@@ -3,6 +3,7 @@
 // Thread-safe. What the transports over sockets share; a transport decides which batches go this way.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -49,23 +50,37 @@ class DataChannel {
   // PIN, REMOVE and SUSPECT: a status an entry.
   NetStatus submit_statuses(TransportBatch& batch, const Deadline& deadline);
   NetStatus get(TransportBatch& batch, const Deadline& deadline);
-  // `run_entries_max`: how many entries a run of this sender may hold.
-  NetStatus put(TransportBatch& batch, const Deadline& deadline, RunSender& sender, size_t run_entries_max);
+  // `limits`: of a run of this sender.
+  NetStatus put(TransportBatch& batch, const Deadline& deadline, RunSender& sender, const RunLimits& limits);
   NetStatus put(TransportBatch& batch, const Deadline& deadline);
+
+  // Where the objects of a run lie. The segment holds them until unpin(), or a little past the deadline.
+  struct Located {
+    std::vector<uint32_t> entries;
+    std::vector<data_codec::Location>
+        locations;  // one an entry; none when the segment refused, which is their status then
+    uint32_t locate_id = 0;
+  };
+  NetStatus locate(FrameConnection& connection, const EntryRun& run, TransportBatch& batch,
+                   const data_codec::PoolGeometry& geometry, const Deadline& deadline, Located* out);
+  NetStatus unpin(FrameConnection& connection, const Located& located, const Deadline& deadline);
+
+  // Leases connections, cuts the batch to their number and runs `stripe` on all of them at once. Until a stripe says otherwise
+  // its entries are UNAVAILABLE.
+  using Stripe = std::function<NetStatus(FrameConnection&, const std::vector<EntryRun>&)>;
+  NetStatus run_stripes(TransportBatch& batch, const RunLimits& limits, const Deadline& deadline,
+                        const Stripe& stripe);
+  // Gets the runs over the socket.
+  NetStatus get_stripe(FrameConnection& connection, const std::vector<EntryRun>& runs, TransportBatch& batch,
+                       const Deadline& deadline);
 
   ConnectionPool& pool() { return pool_; }
 
  private:
-  NetStatus get_stripe(FrameConnection& connection, const std::vector<EntryRun>& runs, TransportBatch& batch,
-                       const Deadline& deadline);
   NetStatus receive_run(FrameConnection& connection, const EntryRun& run, uint32_t request_id,
                         TransportBatch& batch, const Deadline& deadline, std::vector<uint8_t>& staging);
   NetStatus put_stripe(FrameConnection& connection, const std::vector<EntryRun>& runs, TransportBatch& batch,
                        const Deadline& deadline, RunSender& sender);
-  // Leases connections, cuts the batch to their number and runs `stripe` on all of them at once.
-  template <typename Stripe>
-  NetStatus run_stripes(TransportBatch& batch, const RunLimits& limits, const Deadline& deadline,
-                        Stripe&& stripe);
 
   TransportContext& context_;
   const Counter bytes_get_;
@@ -82,6 +97,9 @@ std::vector<uint32_t> entry_lengths(const std::vector<uint32_t>& entries, const 
 // Below this a second connection costs more than it brings.
 constexpr uint64_t kStripeBytesMin = 512u << 10;
 constexpr size_t kRunEntriesMax = 4096;
+// Puts in flight on a connection. More would only lengthen what a failure leaves unknown; with runs of at most kRunEntriesMax
+// entries their replies always fit the socket's buffer, so neither side can block the other.
+constexpr size_t kPutWindow = 4;
 // Concurrent calls that may each have their connections to a peer.
 constexpr size_t kConcurrentCallsMax = 4;
 

@@ -24,11 +24,15 @@ struct DataServerOptions {
   std::string token;      // empty: peers need an empty one
   uint32_t connections_max = 1024;
   uint32_t idle_timeout_ms = 600000;
+  RdmaMode rdma = RdmaMode::kOff;
+  std::string rdma_library;  // empty: the system's
+  uint32_t rdma_sessions_max = 256;
 };
 
 class DataServer {
  public:
-  // Binds and starts. Throws std::system_error naming the address, or std::invalid_argument.
+  // Binds and starts. Throws std::system_error naming the address, std::invalid_argument, or UcxError when RDMA is required and
+  // can't be had.
   DataServer(std::shared_ptr<SegmentStore> store, const DataServerOptions& options);
   ~DataServer();
   DataServer(const DataServer&) = delete;
@@ -36,6 +40,8 @@ class DataServer {
 
   uint16_t tcp_port() const { return tcp_port_; }  // also after stop()
   std::map<std::string, uint64_t> stats();
+  // Why RDMA is not offered although it is wanted; empty otherwise.
+  const std::string& rdma_refusal() const { return rdma_refusal_; }
   // Closes every connection and joins every thread. Idempotent.
   void stop();
 
@@ -56,6 +62,8 @@ class DataServer {
 
   std::shared_ptr<SegmentStore> store_;
   const DataServerOptions options_;
+  std::string rdma_refusal_;
+  std::unique_ptr<UcxPool> rdma_;  // null: not offered
   SessionContext context_;
   std::unique_ptr<ServerListener> tcp_;   // both are touched by the acceptor alone while it runs
   std::unique_ptr<ServerListener> unix_;  // null: none

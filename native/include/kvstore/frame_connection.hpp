@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -70,6 +71,14 @@ class FrameConnection {
   bool idle_and_open() const { return buffered() == 0 && socket_.idle_and_open(); }
   bool peer_open() const { return socket_.peer_open(); }
   void shutdown() const { socket_.shutdown(); }
+  int fd() const { return socket_.fd(); }
+
+  // What a transport keeps with the connection: kept going while this side waits, and gone with it.
+  void set_companion(std::shared_ptr<SocketCompanion> companion) {
+    socket_.set_companion(companion.get());
+    companion_ = std::move(companion);
+  }
+  SocketCompanion* companion() const { return companion_.get(); }
 
   // Buffers registered with the peer on this connection: (registration of ours, buffer_id of the peer).
   struct Registration {
@@ -84,6 +93,7 @@ class FrameConnection {
                    uint8_t out[wire::kHeaderBytes]);
   NetStatus buffer_at_least(size_t wanted, size_t read_ahead, const Deadline& deadline, int* descriptor);
 
+  std::shared_ptr<SocketCompanion> companion_;
   ClientSocket socket_;
   uint8_t version_ = wire::kVersionMin;
   uint32_t next_request_id_ = 1;

@@ -22,6 +22,7 @@
 #include "kvstore/location_cache.hpp"
 #include "kvstore/namespace_handles.hpp"
 #include "kvstore/pieces.hpp"
+#include "kvstore/rdma_codec.hpp"
 #include "kvstore/registered_memory.hpp"
 #include "kvstore/segment_peers.hpp"
 #include "kvstore/transport.hpp"
@@ -40,6 +41,8 @@ struct PageClientOptions {
   int64_t backoff_ms_max = 1000;
   uint64_t run_bytes = 4u << 20;
   size_t location_cache_entries = 65536;
+  RdmaMode rdma = RdmaMode::kOff;
+  std::string rdma_library;  // empty: the system's
 };
 
 struct PutOptions {
@@ -50,7 +53,8 @@ struct PutOptions {
 
 class PageClient {
  public:
-  // Connects to nothing yet. The namespace of `keys` arguments below is ignored: it is the handle's.
+  // Connects to nothing yet. The namespace of `keys` arguments below is ignored: it is the handle's. Throws UcxError when RDMA is
+  // required and this process can't have it.
   PageClient(std::vector<PeerAddress> masters, const PageClientOptions& options);
   ~PageClient();
   PageClient(const PageClient&) = delete;
@@ -78,7 +82,11 @@ class PageClient {
   void fetch(int handle, const CallKeys& keys, const std::vector<uint32_t>& lengths,
              const std::vector<uint64_t>& pointers, const Deadline& deadline, uint8_t* statuses);
 
-  bool register_fd(uint64_t address, uint64_t size_bytes, int fd);
+  // Why this process has no RDMA although it is wanted; empty otherwise.
+  const std::string& rdma_refusal() const { return rdma_refusal_; }
+
+  // `fd`: the file that the memory is, or -1.
+  bool register_memory(uint64_t address, uint64_t size_bytes, int fd);
   void unregister(uint64_t address);
 
   const ClientCounters& counters() const { return counters_; }
@@ -116,6 +124,7 @@ class PageClient {
   const PageClientOptions options_;
   ClientCounters counters_;
   RegisteredMemory registered_;
+  std::string rdma_refusal_;
   NamespaceHandles namespaces_;
 
   mutable std::mutex mutex_;

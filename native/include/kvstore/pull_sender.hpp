@@ -8,6 +8,13 @@
 
 namespace kvstore {
 
+// Pieces a request describes at most: 12 bytes each, far under the body cap, and enough for any run worth overlapping.
+constexpr size_t kPullRunPieces = 65536;
+
+// Has the peer forget those of the connection's registrations that are no longer registered here.
+NetStatus unregister_stale(FrameConnection& connection, const TransportContext& context,
+                           const Deadline& deadline);
+
 // Serves the stripes of one put concurrently. Runs that don't lie wholly in the range go over the socket.
 class PullSender : public RunSender {
  public:
@@ -26,8 +33,6 @@ class PullSender : public RunSender {
   static size_t run_entries_max(const TransportBatch& batch);
 
  private:
-  NetStatus unregister_stale(FrameConnection& connection, const Deadline& deadline);
-
   const TransportBatch& batch_;
   const std::shared_ptr<const RegisteredRange> range_;
   TransportContext& context_;

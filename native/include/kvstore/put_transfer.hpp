@@ -1,5 +1,5 @@
-// Moves the bytes of a put into the store: received from the socket (PUT) or copied out of a registered
-// buffer (PULL). Slots are reserved a window ahead of the bytes, digests are computed on the bytes while they
+// Moves the bytes of a put into the store: received from the socket (PUT), or copied or read by RDMA out of a
+// registered buffer (PULL). Slots are reserved a window ahead of the bytes, digests are computed on the bytes while they
 // are hot, and whatever was not sealed is given back when the transfer object goes, however that comes about.
 #pragma once
 
@@ -9,6 +9,7 @@
 
 #include "kvstore/put_request.hpp"
 #include "kvstore/registered_buffers.hpp"
+#include "kvstore/remote_memory.hpp"
 #include "kvstore/segment_store.hpp"
 #include "kvstore/server_socket.hpp"
 
@@ -20,12 +21,14 @@ struct PullPieces {
   uint32_t per_entry = 0;
   const uint8_t* offsets = nullptr;  // u64 each
   const uint8_t* sizes = nullptr;    // u32 each
+  const uint8_t* digests = nullptr;  // u32 an entry, or null: the writer and the segment share memory
 
   uint64_t offset(size_t piece) const;
   uint32_t size(size_t piece) const;
+  uint32_t digest(size_t entry) const;
 };
 // Throws wire::WireError when it is short, over a cap, or the pieces of an entry do not add up to its length.
-PullPieces read_pull_pieces(wire::Reader& reader, const PutRequest& put);
+PullPieces read_pull_pieces(wire::Reader& reader, const PutRequest& put, bool with_digests);
 
 // One thread's, for one put.
 class PutTransfer {
@@ -41,6 +44,8 @@ class PutTransfer {
   void receive(ServerSocket& socket);
   // Throws wire::WireError before anything is copied when a piece lies outside its buffer.
   void pull(const RegisteredBuffers& buffers, const PullPieces& pieces);
+  // The same out of memory elsewhere; compares the writer's digests. Throws ConnectionEnded too.
+  void pull(RemoteMemory& memory, const PullPieces& pieces);
   // Seals what arrived whole. Returns the journal number after which the batch is durable.
   uint64_t seal();
 

@@ -1,4 +1,5 @@
-// Which of the process's memory is also a file, so that a segment on the same host can copy out of it by itself.
+// Memory that stays in place for long: where it is also a file, a segment on the same host can copy out of it by itself; and it can
+// be registered with an RDMA device.
 //
 // Thread-safe. Ranges never overlap. A range's descriptor lives until the last holder of the range is gone.
 #pragma once
@@ -11,11 +12,21 @@
 
 namespace kvstore {
 
+class UcxMemory;
+
 struct RegisteredRange {
   uint64_t id;  // never reused within the process
   uint64_t address;
   uint64_t size_bytes;
-  int fd;  // address is offset 0 of this file; owned
+  int fd;  // address is offset 0 of this file; owned; -1: no file
+
+  // Its registration with the RDMA device, made when a transport first wants it, and gone with the range.
+  struct Rdma {
+    std::mutex mutex;
+    bool begun = false;
+    std::shared_ptr<const UcxMemory> memory;  // null: not yet, or refused
+  };
+  mutable Rdma rdma;
 
   RegisteredRange(uint64_t id_in, uint64_t address_in, uint64_t size_bytes_in, int fd_in)
       : id(id_in), address(address_in), size_bytes(size_bytes_in), fd(fd_in) {}
@@ -30,8 +41,8 @@ struct RegisteredRange {
 
 class RegisteredMemory {
  public:
-  // The descriptor is duplicated. The same range again replaces nothing and is true; false when the range is empty, overlaps
-  // another one, or the descriptor is no file of at least that size.
+  // The descriptor is duplicated; -1: the memory is no file. The same range again replaces nothing and is true; false when the
+  // range is empty, overlaps another one, or the descriptor is no file of at least that size.
   bool add(uint64_t address, uint64_t size_bytes, int fd);
   void remove(uint64_t address);
   // The range that holds `address`, or null.

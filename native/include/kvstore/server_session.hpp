@@ -5,22 +5,25 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "kvstore/put_request.hpp"
+#include "kvstore/put_transfer.hpp"
 #include "kvstore/registered_buffers.hpp"
 #include "kvstore/segment_store.hpp"
 #include "kvstore/server_socket.hpp"
 #include "kvstore/session_holds.hpp"
+#include "kvstore/ucx_segment.hpp"
 #include "kvstore/wire.hpp"
 
 namespace kvstore {
 
 struct DataServerCounters {
   std::atomic<uint64_t> connections_total{0}, requests{0}, bad_requests{0}, refused_connections{0},
-      unauthorized{0}, internal_errors{0};
+      unauthorized{0}, internal_errors{0}, rdma_sessions_total{0}, rdma_pulled_bytes{0}, rdma_failures{0};
 };
 
 // What all sessions of a server share; outlives them.
@@ -28,6 +31,8 @@ struct SessionContext {
   SegmentStore& store;
   std::string token;
   std::chrono::milliseconds idle_timeout;
+  UcxPool* rdma = nullptr;  // null: not offered
+  uint32_t rdma_sessions_max = 0;
   std::atomic<bool> stopping{false};
   DataServerCounters counters;
 };
@@ -57,9 +62,14 @@ class ServerSession {
   void on_attach();
   void on_register(wire::Reader& body);
   void on_pull(wire::Reader& body);
+  void pull_by_rdma(PutTransfer& transfer, const PutRequest& put, const PullPieces& pieces);
   void on_suspect(wire::Reader& body);
+  void on_rdma_connect(wire::Reader& body);
+  void on_rdma_register(wire::Reader& body);
+  void on_unregister(wire::Reader& body);
   bool committed(bool wanted, uint64_t seq, uint32_t timeout_ms);
   void require_unix() const;
+  UcxSegmentSession& require_rdma() const;
 
   void reply_statuses(wire::Status status, const SegmentStore::Statuses& statuses);
   void reply_error(wire::Status status, std::string_view text);
@@ -73,6 +83,7 @@ class ServerSession {
   const bool over_limit_;
   SessionHolds holds_;
   RegisteredBuffers buffers_;
+  std::unique_ptr<UcxSegmentSession> rdma_;  // null until the client asks for it
   wire::Header request_;
   std::vector<uint8_t> body_;
   bool payload_taken_ = false;  // the payload of the current request is off the socket

@@ -15,6 +15,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "kvstore/socket_companion.hpp"
+
 namespace kvstore {
 
 // The peer is gone, silent for too long, or out of its mind: nothing to answer, close.
@@ -37,9 +39,10 @@ class ServerSocket {
   ServerSocket& operator=(const ServerSocket&) = delete;
 
   bool is_unix() const { return is_unix_; }
+  int fd() const { return fd_; }
 
   // True when there is something to read (or an end to see), false at the deadline.
-  bool wait_readable(Clock::time_point deadline);
+  bool wait_readable(Clock::time_point deadline, SocketCompanion* companion = nullptr);
   void read(void* to, size_t size, Clock::time_point deadline);
   // Reads at least one byte into the vectors (at most kIovMax of them), which it may change. Returns how
   // many.

@@ -17,6 +17,7 @@
 #include "kvstore/pieces.hpp"
 #include "kvstore/registered_memory.hpp"
 #include "kvstore/segment_map.hpp"
+#include "kvstore/ucx_context.hpp"
 #include "kvstore/worker_pool.hpp"
 
 namespace kvstore {
@@ -62,6 +63,7 @@ struct TransportContext {
   uint64_t run_bytes = 4u << 20;
   bool same_host_enabled = true;
   bool tcp_enabled = true;
+  std::shared_ptr<UcxContext> rdma;  // null: no RDMA
   WorkerPool& workers;
   ClientCounters& counters;
   RegisteredMemory& registered;
