@@ -131,16 +131,17 @@ class PoolPlan:
         return sum(self.object_bytes)
 
     def lend_to(self, client: Client) -> None:
-        """Lets same-host segments read the pool's shared memory."""
+        """Lets same-host segments read the pool's shared memory, and RDMA, where it is on, any of it."""
         for region in self.regions:
             if region.fd >= 0:
                 client.register_fd(region.address, region.size_bytes, region.fd)
+            else:
+                client.register_memory(region.address, region.size_bytes)
 
     def take_back_from(self, client: Client) -> None:
         """The inverse."""
         for region in self.regions:
-            if region.fd >= 0:
-                client.unregister(region.address)
+            client.unregister(region.address)
 
     def page_slots(self, key_count: int, host_indices: Any) -> array[int]:
         """First slot of each page. ValueError unless host_indices names key_count whole, aligned pages
