@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import select
 import sys
@@ -23,7 +24,8 @@ from support import pages
 
 
 def starved_ms() -> float:
-    """How long threads of this process have been ready to run without being given a CPU.
+    """How long threads of this process have been ready to run without being given a CPU, and how long the machine's
+    CPUs have been given to other machines.
 
     That is the machine's doing, not the store's, and next to nothing on a machine that is not overloaded.
     """
@@ -31,7 +33,8 @@ def starved_ms() -> float:
     for path in Path("/proc/self/task").glob("*/schedstat"):
         with contextlib.suppress(OSError):  # a thread that has ended meanwhile
             total_ns += int(path.read_text().split()[1])
-    return total_ns / 1e6
+    stolen_ticks = int(Path("/proc/stat").read_text().split(maxsplit=9)[8])
+    return total_ns / 1e6 + stolen_ticks * 1000 / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
