@@ -12,7 +12,7 @@ from kvstore_client import Client
 from support import pages
 from support.processes import Cluster, segment_metrics
 from support.tcp_proxy import TO_SERVER, TcpProxy
-from support.verify import assert_all_readable, readable
+from support.verify import assert_all_readable, readable, wait_only_whole_pages
 from support.waiting import wait_until
 from support.workers import Worker
 
@@ -81,10 +81,7 @@ def test_clients_killed_at_random_moments_leave_only_whole_pages(
     namespace = connect().namespace("chaos")
     assert_all_readable(namespace, acked)
     everything = [f"w{turn}/{i}" for turn in range(4) for i in range(800)]
-    whole = readable(namespace, everything)  # compares every byte
-    wait_until(
-        lambda: segment_metrics(segment)["object_count"] == len(whole), "what is not readable holds no space"
-    )
+    whole = wait_only_whole_pages(namespace, everything, lambda: segment_metrics(segment)["object_count"])
     missing = [key for key in everything if key not in whole][:16]
     assert namespace.batch_put(missing, [pages.content(key) for key in missing]) == [True] * len(missing)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kvstore_client import Namespace
 from support import pages
 from support.waiting import wait_until
@@ -19,6 +21,25 @@ def readable(namespace: Namespace, keys: list[str], size_bytes: int = pages.PAGE
                 assert pages.fault(key, value, size_bytes) == ""
                 found.add(key)
     return found
+
+
+def wait_only_whole_pages(
+    namespace: Namespace,
+    keys: list[str],
+    object_count: Callable[[], float],
+    size_bytes: int = pages.PAGE_BYTES,
+) -> set[str]:
+    """Waits until a segment that holds nothing but some of `keys` has as many objects as can be read, and returns
+    those: requests that clients sent before they were gone may be served for a moment longer.
+    """
+    whole: set[str] = set()
+
+    def settled() -> bool:
+        whole.update(readable(namespace, keys, size_bytes))  # compares every byte
+        return object_count() == len(whole)
+
+    wait_until(settled, "what is not readable holds no space", poll_s=0.1)
+    return whole
 
 
 def assert_all_readable(
