@@ -303,31 +303,6 @@ def test_a_hung_segment_costs_one_deadline_without_the_gil_and_heals(
     assert bytes(target.view) == bytes(source.view)
 
 
-def test_a_put_that_timed_out_never_stores_what_the_caller_wrote_there_later(
-    store: Store, near_client: PageClient
-) -> None:
-    handle, size = open_namespace(near_client, "late"), 256 << 10
-    source, target = Memory(1, size, b"\x11" * size), Memory(1, size)
-    warm = page_hashes(1)
-    assert near_client.put(handle, 0, WHOLE_SHARD, warm, source.pieces, DEADLINE_MS) == bytes(1)
-    hashes = page_hashes(1)
-    store.segment.pause()
-    try:
-        assert OK not in near_client.put(handle, 0, WHOLE_SHARD, hashes, source.pieces, 200)
-        source.view[:] = b"\x22" * size
-    finally:
-        store.segment.resume()
-    wait_until(
-        lambda: near_client.get(handle, 0, WHOLE_SHARD, warm, target.pieces, 1000) == bytes(1),
-        "the segment serves again",
-    )
-    # Whether the segment has stored the page or not: what is under its key now can only be what the put was asked to store.
-    source.view[:] = b"\x11" * size
-    assert near_client.put(handle, 0, WHOLE_SHARD, hashes, source.pieces, DEADLINE_MS)[0] in (OK, EXISTS)
-    assert near_client.get(handle, 0, WHOLE_SHARD, hashes, target.pieces, DEADLINE_MS) == bytes(1)
-    assert bytes(target.view) == b"\x11" * size
-
-
 def test_a_hung_master_costs_one_deadline_and_heals(store: Store, client: PageClient) -> None:
     handle, hashes = open_namespace(client, "hung master"), page_hashes(2)
     store.cluster.master.pause()
