@@ -67,7 +67,8 @@ class TwoClusters:
                 "--capacity=128MiB",
                 f"--host={self.lab.hosts[cluster].address}",
                 "--http-port=-1",
-                f"--unix-path={self._private_directory}/segment.sock",
+                # Paths of their own, as by default: clients guess by them which segment is beside them.
+                f"--unix-path={self._private_directory}/{cluster}.sock",
                 f"--data-dir={self._directory / cluster}",
             )
         for segment in self._servers[-2:]:
