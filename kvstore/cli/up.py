@@ -15,12 +15,14 @@ from urllib.parse import quote
 import typer
 from rich.console import Console
 
+from kvstore.cli.child_process import ParentOption, die_with_parent
 from kvstore.cli.errors import fail
 from kvstore.cli.self_test import run_self_test
 from kvstore.cli.sglang_flags import LAYOUT_FLAGS, as_shell, sglang_flags
 from kvstore.cli.supervisor import Announcement, ChildFailed, ChildSpec, Supervisor
+from kvstore.common.advertised_host import WILDCARD_HOSTS, NoAddressToAdvertise, advertised_host
 from kvstore.segment.capacity import capacity_of, format_size
-from kvstore.segment.config import DATA_PORT, HTTP_PORT, MASTER_CONTROL_PORT, WILDCARD_HOSTS, default_data_dir
+from kvstore.segment.config import DATA_PORT, HTTP_PORT, MASTER_CONTROL_PORT, default_data_dir
 from kvstore.segment.errors import SegmentStartError
 
 MASTER_START_TIMEOUT_S = 30.0
@@ -36,6 +38,8 @@ class UpOptions:
     size: str
     data_dir: Path
     host: str
+    # What processes elsewhere reach this machine at.
+    advertise_host: str
     directory_port: int
     control_port: int
     data_port: int
@@ -70,6 +74,13 @@ def up(
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 for all interfaces.")
     ] = "127.0.0.1",
+    advertise_host: Annotated[
+        str,
+        typer.Option(
+            help="Address that clients and segments elsewhere reach this machine at; by default --host, or if that is "
+            "0.0.0.0 the address of the interface that leads out of this machine."
+        ),
+    ] = "",
     directory_port: Annotated[
         int, typer.Option(help="Directory port, the one that SGLang needs; 0: a free one.")
     ] = 7440,
@@ -93,6 +104,7 @@ def up(
     json: Annotated[
         bool, typer.Option("--json", help="Print one line of JSON instead of text for people.")
     ] = False,
+    parent_pid: ParentOption = 0,
 ) -> None:
     """Run a whole store on this machine: one master, one segment, and the SGLang flags to paste.
 
@@ -100,10 +112,16 @@ def up(
 
     Ctrl-C stops it. The directory survives a restart; the pages are in memory and do not.
     """
+    die_with_parent(parent_pid)
+    try:
+        advertise_host = advertise_host or advertised_host(host)
+    except NoAddressToAdvertise as error:
+        fail(str(error))
     options = UpOptions(
         size=size,
         data_dir=data_dir or default_data_dir(),
         host=host,
+        advertise_host=advertise_host,
         directory_port=directory_port,
         control_port=control_port,
         data_port=data_port,
@@ -171,8 +189,9 @@ async def _start(
     timeout_s = SEGMENT_START_TIMEOUT_S + SEGMENT_START_TIMEOUT_S_PER_GIB * (capacity_bytes >> 30)
     with console.status(f"starting the segment, touching {format_size(capacity_bytes)} of memory ..."):
         await supervisor.start_child(segment, timeout_s)
-    directory = _address(options.host, addresses.master["directory_port"])
+    directory = _local_address(options.host, addresses.master["directory_port"])
     health = await asyncio.to_thread(run_self_test, directory, options.token)
+    directory = _address(options.advertise_host, addresses.master["directory_port"])
     if options.json:
         print(json_module.dumps(_summary(options, addresses, supervisor, directory, health)), flush=True)
     else:
@@ -185,7 +204,7 @@ def _summary(
     return {
         "event": "up",
         "masters": directory,
-        "control": _address(options.host, addresses.master["control_port"]),
+        "control": _address(options.advertise_host, addresses.master["control_port"]),
         "master": addresses.master,
         "segment": addresses.segment,
         "pids": {child.spec.name: child.pid for child in supervisor.children},
@@ -199,16 +218,17 @@ def _print_welcome(
     options: UpOptions, capacity_bytes: int, addresses: Addresses, directory: str, health: str
 ) -> None:
     master, segment = addresses.master, addresses.segment
-    control = _address(options.host, master["control_port"])
+    control = _address(options.advertise_host, master["control_port"])
     lines = [
         f"kvstore is up: {format_size(capacity_bytes)} for pages",
         "",
         f"  directory   {directory}",
         f"  control     {control}   (another segment: kvstore segment --masters {control} --port 0 "
         "--data-dir DIR)",
-        f"  data        {_address(options.host, segment['port'])}   {segment['unix_path']}",
+        f"  data        {_address(options.advertise_host, segment['port'])}   {segment['unix_path']}",
         f"  look        {as_shell(_admin_command(options, control))}",
-        f"  metrics     {_metrics('segment', segment)} {_metrics('master', master)}".rstrip(),
+        f"  metrics     {_metrics('segment', '127.0.0.1', segment)} "
+        f"{_metrics('master', options.host, master)}".rstrip(),
         f"  data dir    {options.data_dir}",
         f"  health      {health}",
         "",
@@ -241,15 +261,19 @@ def _admin_command(options: UpOptions, control: str) -> list[str]:
     return ["kvstore", "admin", "status", "--master", control, *token]
 
 
-def _metrics(name: str, announcement: Announcement) -> str:
+def _metrics(name: str, host: str, announcement: Announcement) -> str:
     port = int(announcement.get("http_port", -1))
-    return f"http://127.0.0.1:{port}/metrics ({name}) " if port >= 0 else ""
+    return f"http://{_local_address(host, port)}/metrics ({name})" if port >= 0 else ""
+
+
+def _local_address(host: str, port: int) -> str:
+    """Where processes on this machine reach a server that listens on `host`."""
+    if host in WILDCARD_HOSTS:
+        host = "::1" if host == "::" else "127.0.0.1"
+    return _address(host, port)
 
 
 def _address(host: str, port: int) -> str:
-    """Where processes on this machine reach a server that listens on `host`."""
-    if host in WILDCARD_HOSTS:
-        host = "127.0.0.1"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -257,6 +281,7 @@ def _master_arguments(options: UpOptions, bound: Announcement) -> list[str]:
     return [
         "master",
         f"--host={options.host}",
+        f"--advertise-host={options.advertise_host}",
         f"--directory-port={bound.get('directory_port', options.directory_port)}",
         f"--control-port={bound.get('control_port', options.control_port)}",
         f"--http-port={bound.get('http_port', options.master_http_port)}",
@@ -270,9 +295,10 @@ def _segment_arguments(options: UpOptions, capacity_bytes: int, addresses: Addre
     bound = addresses.segment
     return [
         "segment",
-        f"--masters={_address(options.host, addresses.master['control_port'])}",
+        f"--masters={_local_address(options.host, addresses.master['control_port'])}",
         f"--capacity={capacity_bytes}",
         f"--host={options.host}",
+        f"--advertise-host={options.advertise_host}",
         f"--port={bound.get('port', options.data_port)}",
         f"--http-port={bound.get('http_port', options.http_port)}",
         f"--data-dir={options.data_dir / 'segment'}",

@@ -7,13 +7,12 @@ from pathlib import Path
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from kvstore.common.advertised_host import WILDCARD_HOSTS
 from kvstore.common.settings import ServerSettings
 from kvstore.master.membership import MembershipLimits
 from kvstore.master.placement import POLICIES
 from kvstore.master.segment_logs import LogLimits
 from kvstore.master.state import StateLimits
-
-WILDCARD_HOSTS = ("0.0.0.0", "::", "*", "")
 
 
 def _default_metadata() -> str:

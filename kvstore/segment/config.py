@@ -15,7 +15,6 @@ from kvstore.segment.capacity import CAPACITY_BYTES_MIN, format_size, parse_size
 DATA_PORT = 7450
 HTTP_PORT = 7451
 MASTER_CONTROL_PORT = 7441
-WILDCARD_HOSTS = ("0.0.0.0", "::", "*", "")
 
 
 class SegmentSettings(ServerSettings):
@@ -39,9 +38,8 @@ class SegmentSettings(ServerSettings):
     port: int = Field(default=DATA_PORT, ge=0, le=65535, description="Data port; 0 picks a free one.")
     advertise_host: str = Field(
         default="",
-        description="Address that clients reach this segment at; empty: the host it listens on, or, if that "
-        "is "
-        "0.0.0.0, the address of the interface that leads to the master.",
+        description="Address that clients reach this segment at; empty: the host it listens on, or, if that is 0.0.0.0, "
+        "the address of the interface that leads to the master or out of this machine, never a loopback one.",
     )
     advertise_port: int = Field(
         default=0,

@@ -7,18 +7,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from kvstore.common.advertised_host import NoAddressToAdvertise, advertised_host
 from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
 from kvstore.segment.attach_session import Registration
 from kvstore.segment.capacity import capacity_of, format_size
-from kvstore.segment.config import WILDCARD_HOSTS, SegmentSettings
+from kvstore.segment.config import SegmentSettings
 from kvstore.segment.control_client import ControlClient
 from kvstore.segment.errors import SegmentStartError
 from kvstore.segment.identity import SegmentIdentity, new_pool_id
@@ -112,7 +112,7 @@ class SegmentServer:
         # Stopping joins threads that may be answering a long request: not on the event loop.
         self._undo.push_async_callback(asyncio.to_thread, server.stop)
 
-        advertise_host = settings.advertise_host or _reachable_host(settings.host, settings.masters[0])
+        advertise_host = _advertised_host(settings)
         control = ControlClient(
             settings.masters,
             Registration(
@@ -245,25 +245,14 @@ async def _end_task(task: asyncio.Task[Any]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _reachable_host(host: str, master: str) -> str:
-    """The address to advertise: `host`, or for a wildcard the address of the interface that leads to the
-    master.
-    """
-    if host not in WILDCARD_HOSTS:
-        return host
-    master_host, _, master_port = master.rpartition(":")
-    master_host = master_host.strip("[]")
+def _advertised_host(settings: SegmentSettings) -> str:
+    master = settings.masters[0]
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            master_host, int(master_port), type=socket.SOCK_DGRAM
-        )[0]
-        # Connecting a datagram socket sends nothing: it only asks the kernel for the route.
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
+        return settings.advertise_host or advertised_host(settings.host, master)
+    except NoAddressToAdvertise as error:
+        raise SegmentStartError(str(error)) from error
     except OSError as error:
         raise SegmentStartError(
-            f"no route to master {master} ({error.strerror or error}), so the address that clients reach "
-            "this segment "
+            f"no route to master {master} ({error.strerror or error}), so the address that clients reach this segment "
             "at is unknown: give it with --advertise-host"
         ) from error

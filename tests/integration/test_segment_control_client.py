@@ -99,15 +99,6 @@ async def test_a_segment_registers_with_what_clients_need_to_reach_it(start_segm
     assert registration.capacity_bytes == server.store.stats()["capacity_bytes"]
 
 
-async def test_a_segment_on_all_interfaces_advertises_the_one_that_leads_to_the_master(  # type: ignore[no-untyped-def]
-    start_segment, master
-) -> None:
-    server = await start_segment(host="0.0.0.0")
-    assert await server.wait_attached(10)
-    assert master.registrations[0].host == "127.0.0.1"
-    assert master.registrations[0].tcp_port == server.addresses.port
-
-
 async def test_a_committed_put_is_answered_once_its_entry_is_durable(start_segment, master) -> None:  # type: ignore[no-untyped-def]
     server = await start_segment()
     await server.wait_attached(10)
