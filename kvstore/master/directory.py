@@ -167,8 +167,9 @@ class Directory:
         if self._candidates is not None:
             segment = self.state.segments.get(event.segment_id)
             candidate = self._candidates.get(segment.index) if segment is not None else None
-            if candidate is not None:
+            if segment is not None and candidate is not None:
                 candidate.used_bytes, candidate.placed_bytes = event.used_bytes, 0
+                candidate.evicted_at = segment.evicted_at
         return self.state.membership.knows(event.segment_id, event.pool_id)
 
     async def open_namespace(self, identity: bytes, name: str) -> NamespaceReply:
@@ -227,7 +228,13 @@ class Directory:
             return {}  # what is put now would not become durable
         if self._candidates is None:
             self._candidates = {
-                s.index: Candidate(s.index, s.record.capacity_bytes, s.used_bytes, s.fresh_since)
+                s.index: Candidate(
+                    s.index,
+                    s.record.capacity_bytes,
+                    s.used_bytes,
+                    s.fresh_since,
+                    evicted_at=s.evicted_at,
+                )
                 for s in self.state.segments
                 if s.placeable
             }

@@ -190,6 +190,8 @@ class Membership:
         segment.pinned_bytes = event.pinned_bytes
         segment.quarantined_slots = event.quarantined_slots
         segment.digest_mismatches = event.digest_mismatches
+        if 0 < segment.evicted_objects < event.evicted_objects:
+            segment.evicted_at = now
         segment.evicted_objects = event.evicted_objects
         return self.heard(now, segment)
 

@@ -6,10 +6,17 @@ A new policy is a class with `choose` and an entry in POLICIES.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+# A segment's evictor keeps it below its high watermark (.95 by default, down to .90): one that is full never says
+# so by its bytes alone. Well below both, so that a batch on its way still fits.
+ROOM_SHARE = 0.85
+# Whoever has evicted this lately is full, whatever its watermarks are.
+EVICTING_S = 30.0
 
 
 @dataclass(slots=True)
@@ -21,10 +28,22 @@ class Candidate:
     used_bytes: int
     fresh_since: float
     placed_bytes: int = 0  # since used_bytes was last reported
+    evicted_at: float = -math.inf  # when it was last seen to evict
 
     @property
     def free_bytes(self) -> int:
         return self.capacity_bytes - self.used_bytes - self.placed_bytes
+
+    @property
+    def pressure(self) -> float:
+        """The share of its capacity that is in use or on its way there."""
+        return 1.0 - self.free_bytes / self.capacity_bytes
+
+    def has_room(self, now: float, demand_bytes: int) -> bool:
+        """Whether it can take `demand_bytes` without evicting for them."""
+        if now - self.evicted_at < EVICTING_S:
+            return False
+        return self.used_bytes + self.placed_bytes + demand_bytes <= ROOM_SHARE * self.capacity_bytes
 
 
 class PlacementPolicy(Protocol):
@@ -39,11 +58,11 @@ class PlacementPolicy(Protocol):
 
 
 class HostFirstTwoChoices:
-    """The writer's own host if it has room, else for each run the better of two segments drawn at random.
+    """The writer's own host while it has room, else for each run the better of two segments drawn at random.
 
-    Better is: more free bytes, where a segment that has just joined counts only part of its own for a while.
-    Two draws bound the share of any one segment to twice its fair one, an empty newcomer's too. Full
-    segments are no worse than each other: they evict.
+    Better is: one with room, then more free bytes, where a segment that has just joined counts only part of its own for a while. Two
+    draws bound the share of any one segment to twice its fair one, an empty newcomer's too. Where no segment has
+    room every put evicts something, and home is as good as another while it is no fuller than the cluster's mean.
     """
 
     def __init__(self, rng: random.Random, *, stripe_max: int = 8, slow_start_s: float = 60.0) -> None:
@@ -54,15 +73,20 @@ class HostFirstTwoChoices:
     def choose(
         self, now: float, candidates: Sequence[Candidate], preferred: int, demand_bytes: int, runs: int
     ) -> list[Candidate]:
+        """See PlacementPolicy."""
         if not candidates:
             return []
-        chosen = [self._better_of_two(now, candidates) for _ in range(max(1, min(runs, self._stripe_max)))]
         home = next((c for c in candidates if c.index == preferred), None)
-        if home is not None and (
-            home.free_bytes >= demand_bytes or all(c.free_bytes < demand_bytes for c in chosen)
+        if home is not None and home.has_room(now, demand_bytes):
+            return [home]
+        if (
+            home is not None
+            and home.pressure <= _mean_pressure(candidates)
+            and not any(c.has_room(now, demand_bytes) for c in candidates)
         ):
             return [home]
-        return chosen
+        stripes = max(1, min(runs, self._stripe_max))
+        return [self._better_of_two(now, candidates) for _ in range(stripes)]
 
     def _better_of_two(self, now: float, candidates: Sequence[Candidate]) -> Candidate:
         if len(candidates) == 1:
@@ -70,11 +94,15 @@ class HostFirstTwoChoices:
         first, second = self._rng.sample(candidates, 2)
         return first if self._score(now, first) >= self._score(now, second) else second
 
-    def _score(self, now: float, candidate: Candidate) -> float:
+    def _score(self, now: float, candidate: Candidate) -> tuple[bool, float]:
         age_s = now - candidate.fresh_since
         ramp = min(1.0, max(0.05, age_s / self._slow_start_s)) if self._slow_start_s > 0 else 1.0
         free = candidate.free_bytes
-        return free * ramp if free > 0 else free
+        return candidate.has_room(now, 0), free * ramp if free > 0 else free
+
+
+def _mean_pressure(candidates: Sequence[Candidate]) -> float:
+    return sum(c.pressure for c in candidates) / len(candidates)
 
 
 def _host_first(rng: random.Random) -> PlacementPolicy:

@@ -71,6 +71,7 @@ class Segment:
     quarantined_slots: int = 0
     digest_mismatches: int = 0
     evicted_objects: int = 0
+    evicted_at: float = float("-inf")  # when that was last seen to grow
 
     @property
     def index(self) -> int:

@@ -134,6 +134,19 @@ async def test_stopped_heartbeats_make_it_suspect_and_any_message_brings_it_back
     assert rig.segment(model.segment_id).state is SegmentState.LIVE
 
 
+async def test_heartbeats_tell_when_a_segment_evicts(model: ModelSegment) -> None:
+    rig = await filled(model)
+
+    def evicted(objects: int) -> ev.HeartbeatReceived:
+        return ev.HeartbeatReceived(model.segment_id, model.pool_id, 0, 0, evicted_objects=objects)
+
+    rig.feed(evicted(7))  # of a time before this master knew it
+    rig.feed(evicted(7), after_s=1)
+    assert rig.segment(model.segment_id).evicted_at == float("-inf")
+    rig.feed(evicted(8), after_s=1)
+    assert rig.segment(model.segment_id).evicted_at == rig.now
+
+
 async def test_heartbeats_of_strangers_are_not_known(model: ModelSegment) -> None:
     rig = await filled(model)
     assert rig.state.membership.knows(model.segment_id, model.pool_id)

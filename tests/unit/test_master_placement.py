@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import pytest
+
 from kvstore.master.placement import Candidate, HostFirstTwoChoices
 from kvstore_client.wire import NO_SEGMENT
 
@@ -35,6 +37,49 @@ def test_the_own_host_is_first_while_it_has_room() -> None:
 def test_a_full_own_host_gives_way_to_one_with_room_but_not_to_others_as_full() -> None:
     assert indexes(policy().choose(0, candidates(0, 10 * GIB), 1, GIB, 1)) == [0]
     assert indexes(policy().choose(0, candidates(10 * GIB, 10 * GIB), 1, GIB, 1)) == [1]
+
+
+class ReportingSegment:
+    """As a real one reports itself: its evictor goes from the high watermark down to the low one."""
+
+    def __init__(self, candidate: Candidate, high: float, low: float) -> None:
+        self.candidate = candidate
+        self.high, self.low = high, low
+        self.stored_bytes = candidate.used_bytes
+
+    def put(self, now: float, size_bytes: int) -> None:
+        self.stored_bytes += size_bytes
+        if self.stored_bytes > self.high * self.candidate.capacity_bytes:
+            self.stored_bytes = int(self.low * self.candidate.capacity_bytes)
+            self.candidate.evicted_at = now
+        self.candidate.used_bytes, self.candidate.placed_bytes = self.stored_bytes, 0
+
+
+@pytest.mark.parametrize(("high", "low"), [(0.95, 0.90), (0.60, 0.50)], ids=["default", "low watermarks"])
+def test_one_writer_fills_its_own_segment_and_then_all_the_others(high: float, low: float) -> None:
+    segments = [ReportingSegment(c, high, low) for c in candidates(*[0] * 10)]
+    chooser = policy(5)
+    crowd = [segment.candidate for segment in segments]
+    batch_bytes = 64 << 20
+    written: Counter[int] = Counter()
+    home = 3
+    for step in range(int(1.5 * 10 * 10 * GIB / batch_bytes)):
+        now = step * 0.1
+        had_room = crowd[home].has_room(now, batch_bytes)
+        chosen = chooser.choose(now, crowd, home, batch_bytes, 1)[0].index
+        assert chosen == home or not had_room, f"{chosen} at step {step} while home has room"
+        segments[chosen].put(now, batch_bytes)
+        written[chosen] += batch_bytes
+    others = [written[index] for index in range(10) if index != home]
+    assert min(others) > 0.5 * low * 10 * GIB, written
+    assert written[home] < 0.3 * sum(written.values()), written
+
+
+def test_a_segment_that_evicts_has_no_room_whatever_it_reports() -> None:
+    crowd = candidates(5 * GIB, 8 * GIB)
+    crowd[0].evicted_at = 100.0
+    assert indexes(policy().choose(101.0, crowd, 0, 1, 1)) == [1]
+    assert indexes(policy().choose(200.0, crowd, 0, 1, 1)) == [0]
 
 
 def test_a_large_batch_is_striped_and_the_stripe_is_bounded() -> None:
