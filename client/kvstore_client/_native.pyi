@@ -143,7 +143,9 @@ class DirectoryIndex:
 # ---- client (bind_client.cpp) -------------------------------------------------------------------------------------------
 
 class SharedBuffer:
-    """Memory in a memfd sealed against shrinking: same-host segments copy puts straight out of it. Buffer protocol, writable."""
+    """Memory in a memfd sealed against shrinking: same-host segments copy puts straight out of it. Buffer protocol, writable.
+
+    It belongs to the process that made it: a forked child gets a BufferError, and a SIGSEGV at the address."""
 
     def __init__(self, size_bytes: int) -> None: ...
     @property

@@ -23,6 +23,12 @@ namespace {
 
 int shared_buffer_view(PyObject* self, Py_buffer* view, int flags) {
   const auto* buffer = nb::inst_ptr<SharedBuffer>(nb::handle(self));
+  if (!buffer->is_mapped_here()) {
+    PyErr_SetString(PyExc_BufferError,
+                    "a SharedBuffer belongs to the process that made it, not to a forked child");
+    view->obj = nullptr;
+    return -1;
+  }
   return PyBuffer_FillInfo(view, self, buffer->data(), static_cast<Py_ssize_t>(buffer->size_bytes()), 0,
                            flags);
 }

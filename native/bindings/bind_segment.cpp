@@ -59,7 +59,7 @@ std::shared_ptr<SegmentStore> make_store(uint64_t capacity_bytes, nb::bytes pool
   options.pinned_fraction_max = pinned_fraction_max;
   options.journal_entries_max = journal_entries_max;
   options.lock_memory = lock_memory;
-  return without_gil([&] { return std::make_shared<SegmentStore>(options); });
+  return without_gil([&] { return make_process_owned<SegmentStore>(options); });
 }
 
 nb::object drain(SegmentStore& store, size_t entries_max) {
@@ -108,7 +108,7 @@ std::shared_ptr<DataServer> make_server(std::shared_ptr<SegmentStore> store, std
   options.rdma = rdma_mode(rdma);
   options.rdma_library = std::move(rdma_library);
   options.rdma_sessions_max = rdma_sessions_max;
-  return without_gil([&] { return std::make_shared<DataServer>(std::move(store), options); });
+  return without_gil([&] { return make_process_owned<DataServer>(std::move(store), options); });
 }
 
 }  // namespace

@@ -72,6 +72,8 @@ void DataServer::wake_acceptor() {
 }
 
 void DataServer::stop() {
+  if (!owner_.is_here())
+    return;  // the sockets and their path are the parent's, and its threads are not here to be joined
   const std::lock_guard stopping(stop_mutex_);
   context_.stopping.store(true);
   wake_acceptor();

@@ -6,6 +6,8 @@
 
 #include <atomic>
 
+#include "kvstore/process_owner.hpp"
+
 namespace kvstore {
 namespace {
 
@@ -64,9 +66,25 @@ bool RegisteredMemory::current(uint64_t id) const {
   return address_by_id_.count(id) > 0;
 }
 
+namespace {
+
+struct ProcessWide {
+  const ProcessOwner owner;
+  RegisteredMemory memory;
+};
+
+}  // namespace
+
 RegisteredMemory& RegisteredMemory::shared_buffers() {
-  static RegisteredMemory* const all = new RegisteredMemory;  // never destroyed: buffers may die after main()
-  return *all;
+  // Never destroyed: buffers may die after main(). A forked child starts anew: its parent's buffers are not mapped there, and
+  // their lock may be held for ever.
+  static std::atomic<ProcessWide*> current{new ProcessWide};
+  ProcessWide* all = current.load(std::memory_order_acquire);
+  while (!all->owner.is_here()) {
+    auto fresh = std::make_unique<ProcessWide>();
+    if (current.compare_exchange_strong(all, fresh.get(), std::memory_order_acq_rel)) all = fresh.release();
+  }
+  return all->memory;
 }
 
 }  // namespace kvstore

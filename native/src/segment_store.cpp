@@ -50,6 +50,7 @@ SegmentStore::SegmentStore(const SegmentStoreOptions& options)
 SegmentStore::~SegmentStore() { close(); }
 
 void SegmentStore::close() {
+  if (!owner_.is_here()) return;
   {
     const Lock lock(mutex_);
     closed_ = true;

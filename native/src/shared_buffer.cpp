@@ -34,6 +34,12 @@ SharedBuffer::SharedBuffer(size_t size_bytes) : size_bytes_(size_bytes) {
     fail(fd, errno, "F_ADD_SEALS");
   void* data = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (data == MAP_FAILED) fail(fd, errno, "mmap");
+  // What a child wrote would be its parent's bytes; and a child's end must find nothing of it to take down.
+  if (::madvise(data, size_bytes, MADV_DONTFORK) != 0) {
+    const int error = errno;
+    ::munmap(data, size_bytes);
+    fail(fd, error, "madvise(MADV_DONTFORK)");
+  }
   if (!RegisteredMemory::shared_buffers().add(reinterpret_cast<uint64_t>(data), size_bytes, fd)) {
     ::munmap(data, size_bytes);
     fail(fd, EMFILE, "can't duplicate the descriptor of a SharedBuffer");
@@ -43,6 +49,10 @@ SharedBuffer::SharedBuffer(size_t size_bytes) : size_bytes_(size_bytes) {
 }
 
 SharedBuffer::~SharedBuffer() {
+  if (!owner_.is_here()) {  // the address may be anything's here, and the file is the parent's too
+    ::close(fd_);
+    return;
+  }
   RegisteredMemory::shared_buffers().remove(reinterpret_cast<uint64_t>(data_));
   ::munmap(data_, size_bytes_);
   ::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size_bytes_));

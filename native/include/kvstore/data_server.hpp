@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "kvstore/process_owner.hpp"
 #include "kvstore/segment_store.hpp"
 #include "kvstore/server_listener.hpp"
 #include "kvstore/server_session.hpp"
@@ -42,10 +43,11 @@ class DataServer {
   std::map<std::string, uint64_t> stats();
   // Why RDMA is not offered although it is wanted; empty otherwise.
   const std::string& rdma_refusal() const { return rdma_refusal_; }
-  // Closes every connection and joins every thread. Idempotent.
+  // Closes every connection and joins every thread. Idempotent; nothing in a forked child, whose copy must not be destroyed either.
   void stop();
 
  private:
+  const ProcessOwner owner_;
   struct Connection {
     Connection(SessionContext& context, int fd, bool is_unix, bool over_limit)
         : session(context, fd, is_unix, over_limit) {}

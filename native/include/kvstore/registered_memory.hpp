@@ -50,7 +50,7 @@ class RegisteredMemory {
   // Whether the registration is still there.
   bool current(uint64_t id) const;
 
-  // SharedBuffers, known to every client of the process.
+  // The SharedBuffers of this process, known to every client of it; a forked child has none of its parent's.
   static RegisteredMemory& shared_buffers();
 
  private:

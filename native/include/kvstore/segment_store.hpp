@@ -18,6 +18,7 @@
 #include "kvstore/journal.hpp"
 #include "kvstore/object_table.hpp"
 #include "kvstore/pool.hpp"
+#include "kvstore/process_owner.hpp"
 #include "kvstore/put_request.hpp"
 #include "kvstore/wire.hpp"
 
@@ -108,8 +109,9 @@ class SegmentStore {
 
   // Wakes every waiter (for space, for an acknowledgement) so that it looks at its `cancelled` flag.
   void interrupt();
-  // Stops the evictor and refuses further batches (writes: UNAVAILABLE, reads: MISS). Idempotent. The memory
-  // goes with the object, when its last user is done.
+  // Stops the evictor and refuses further batches (writes: UNAVAILABLE, reads: MISS). Idempotent; nothing in a
+  // forked child, whose copy must not be destroyed either. The memory goes with the object, when its last user
+  // is done.
   void close();
 
  private:
@@ -124,6 +126,7 @@ class SegmentStore {
   uint64_t evict_step(uint64_t wanted_bytes);  // one critical section; mutex_ held
   void run_evictor();
 
+  const ProcessOwner owner_;
   const SegmentStoreOptions options_;
   const uint32_t slot_count_;
   const PoolLayout layout_;
