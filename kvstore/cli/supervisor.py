@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kvstore.segment.backoff import Backoff
+from kvstore.common.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 

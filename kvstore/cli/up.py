@@ -21,9 +21,9 @@ from kvstore.cli.self_test import run_self_test
 from kvstore.cli.sglang_flags import LAYOUT_FLAGS, as_shell, sglang_flags
 from kvstore.cli.supervisor import Announcement, ChildFailed, ChildSpec, Supervisor
 from kvstore.common.advertised_host import WILDCARD_HOSTS, NoAddressToAdvertise, advertised_host
-from kvstore.segment.capacity import capacity_of, format_size
+from kvstore.common.capacity import CapacityError, capacity_of
+from kvstore.common.sizes import format_size
 from kvstore.segment.config import DATA_PORT, HTTP_PORT, MASTER_CONTROL_PORT, default_data_dir
-from kvstore.segment.errors import SegmentStartError
 
 MASTER_START_TIMEOUT_S = 30.0
 SEGMENT_START_TIMEOUT_S = 30.0
@@ -137,7 +137,7 @@ def up(
         # of them.
         capacity_bytes = capacity_of(options.size)
         asyncio.run(_run(options, capacity_bytes))
-    except (SegmentStartError, ChildFailed) as error:
+    except (CapacityError, ChildFailed) as error:
         fail(str(error))
     except ValueError as error:
         fail(f"--size: {error}")

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from kvstore.common.capacity import CAPACITY_BYTES_MIN
 from kvstore.common.settings import ServerSettings
-from kvstore.segment.capacity import CAPACITY_BYTES_MIN, format_size, parse_size
+from kvstore.common.sizes import format_size, parse_size
 
 DATA_PORT = 7450
 HTTP_PORT = 7451

@@ -11,10 +11,10 @@ from typing import Any
 
 import grpc
 
+from kvstore.common.backoff import Backoff
 from kvstore.common.control_metadata import STANDBY_ROLE, refusing_role
 from kvstore.common.logs import log_event
 from kvstore.segment.attach_session import AttachableStore, AttachSession, Registration
-from kvstore.segment.backoff import Backoff
 from kvstore.segment.errors import RegistrationRefused
 from kvstore.segment.heartbeat import Heartbeat, HeartbeatCounters
 from kvstore.segment.journal_pump import JournalProtocolError, JournalPump

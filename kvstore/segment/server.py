@@ -14,10 +14,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from kvstore.common.advertised_host import NoAddressToAdvertise, advertised_host
+from kvstore.common.capacity import CapacityError, capacity_of
 from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
+from kvstore.common.sizes import format_size
 from kvstore.segment.attach_session import Registration
-from kvstore.segment.capacity import capacity_of, format_size
 from kvstore.segment.config import SegmentSettings
 from kvstore.segment.control_client import ControlClient
 from kvstore.segment.errors import SegmentStartError
@@ -158,7 +159,10 @@ class SegmentServer:
 
     async def _open_store(self) -> SegmentStore:
         settings = self._settings
-        capacity_bytes = capacity_of(settings.capacity)
+        try:
+            capacity_bytes = capacity_of(settings.capacity)
+        except CapacityError as error:
+            raise SegmentStartError(str(error)) from error
         try:
             # Touching every page of a large pool takes seconds.
             return await asyncio.to_thread(

@@ -10,8 +10,8 @@ from typer.main import get_command
 
 from kvstore import __version__
 from kvstore.cli.main import app
+from kvstore.common.sizes import parse_size
 from kvstore.master.config import MasterSettings
-from kvstore.segment.capacity import parse_size
 from kvstore.segment.config import SegmentSettings
 
 from .kustomize import Object, object_name

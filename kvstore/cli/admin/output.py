@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvstore.cli.errors import EXIT_FAILED, EXIT_USAGE, fail
-from kvstore.segment.capacity import format_size
+from kvstore.common.sizes import format_size
 
 # A row is never cut: on a narrower terminal it goes on in the next line.
 TABLE_WIDTH_MIN = 240

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.segment.capacity import auto_capacity, available_memory, capacity_of, format_size, parse_size
-from kvstore.segment.errors import SegmentStartError
+from kvstore.common.capacity import CapacityError, auto_capacity, available_memory, capacity_of
+from kvstore.common.sizes import format_size, parse_size
 
 GIB = 1 << 30
 
@@ -90,7 +90,7 @@ def test_version_1_cgroups_are_read_too(tmp_path: Path) -> None:
 
 
 def test_a_pool_that_does_not_fit_is_refused_with_the_exact_numbers() -> None:
-    with pytest.raises(SegmentStartError) as caught:
+    with pytest.raises(CapacityError) as caught:
         capacity_of("8GiB", lambda: (4 * GIB, "memory limit of cgroup /x"))
     text = str(caught.value)
     assert str(8 * GIB) in text and str(4 * GIB) in text and "/x" in text

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.segment.backoff import Backoff
+from kvstore.common.backoff import Backoff
 
 
 @given(st.integers(0, 2**32))

@@ -1,30 +1,12 @@
-"""Sizes with units, and how much memory a process may take on this machine (cgroups included)."""
+"""How large a segment's pool may be on this machine (cgroups included)."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
-from kvstore.segment.errors import SegmentStartError
-
-_UNIT_BYTES = {
-    "": 1,
-    "b": 1,
-    "k": 1 << 10,
-    "kb": 10**3,
-    "kib": 1 << 10,
-    "m": 1 << 20,
-    "mb": 10**6,
-    "mib": 1 << 20,
-    "g": 1 << 30,
-    "gb": 10**9,
-    "gib": 1 << 30,
-    "t": 1 << 40,
-    "tb": 10**12,
-    "tib": 1 << 40,
-}
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
+from kvstore.common.errors import KvstoreError
+from kvstore.common.sizes import format_size, parse_size
 
 AUTO_FRACTION = 0.25
 AUTO_BYTES_MAX = 64 << 30
@@ -33,24 +15,8 @@ CAPACITY_BYTES_MIN = 1 << 20
 RESERVED_FRACTION = 0.05
 
 
-def parse_size(text: str) -> int:
-    """Bytes of `512MiB`, `8GiB`, `1.5TB`, `4g` (binary) or a plain number.
-
-    ValueError names the accepted forms.
-    """
-    match = _SIZE.fullmatch(text.strip())
-    unit = match.group(2).lower() if match else ""
-    if match is None or unit not in _UNIT_BYTES:
-        raise ValueError(f"{text!r} is not a size: write a number and a unit, as in 512MiB, 8GiB or 1.5TB")
-    return int(float(match.group(1)) * _UNIT_BYTES[unit])
-
-
-def format_size(size_bytes: int) -> str:
-    """`size_bytes` for people: 8589934592 -> '8.0 GiB'."""
-    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size_bytes >= unit:
-            return f"{size_bytes / unit:.1f} {name}"
-    return f"{size_bytes} B"
+class CapacityError(KvstoreError):
+    """A pool that does not fit into this machine's memory."""
 
 
 def auto_capacity(available_bytes: int) -> int:
@@ -62,7 +28,7 @@ def auto_capacity(available_bytes: int) -> int:
 def capacity_of(setting: str, memory: Callable[[], tuple[int, str]] | None = None) -> int:
     """The pool size in bytes that `setting` asks for.
 
-    SegmentStartError with the numbers when it can't fit.
+    CapacityError with the numbers when it can't fit.
     """
     available_bytes, limited_by = (memory or available_memory)()
     if setting == "auto":
@@ -70,7 +36,7 @@ def capacity_of(setting: str, memory: Callable[[], tuple[int, str]] | None = Non
     wanted_bytes = parse_size(setting)
     usable_bytes = int(available_bytes * (1 - RESERVED_FRACTION))
     if wanted_bytes > usable_bytes:
-        raise SegmentStartError(
+        raise CapacityError(
             f"a pool of {format_size(wanted_bytes)} ({wanted_bytes} bytes) does not fit: "
             f"{format_size(available_bytes)} "
             f"({available_bytes} bytes) are free ({limited_by}) and the process needs some besides; "
