@@ -70,12 +70,29 @@ def attention_identity(
         store_dtype=store_dtype,
         pool_class=type(pool).__name__,
         byte_order=pool.layout,
+        device_layout=_device_layout(pool),
         page_size=int(pool.page_size),
         draft_layer_count=draft_layers,
         draft_model=facts.draft_model if draft_layers else "",
         **model_fields(storage_config, config, facts),
         **geometry,
     )
+
+
+def _device_layout(pool: Any) -> str:
+    """Order of the elements within a layer of a page, which the host pool takes over from the device's pool as it
+    is: "hnd", "vectorized_5d", ...; empty for the usual one, tokens x heads x width.
+    """
+    told = [getattr(getattr(info, "buffers", None), "layout", None) for info in _buffer_infos(pool)]
+    if not any(told):  # a host pool of 0.5.20 or older holds the device's pool itself
+        told = [getattr(getattr(pool, "device_pool", None), "kv_cache_layout", None)]
+    names = dict.fromkeys(str(getattr(layout, "value", layout)) for layout in told if layout)
+    return "" if list(names) == ["nhd"] else "+".join(names)
+
+
+def _buffer_infos(pool: Any) -> tuple[Any, ...]:
+    """What SGLang says of the device buffers behind the host pool, packed draft layers last."""
+    return tuple(getattr(pool, "_buffer_infos", None) or ())
 
 
 def model_fields(storage_config: Any, config: AdapterConfig, facts: ModelFacts) -> dict[str, Any]:

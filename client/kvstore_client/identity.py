@@ -27,6 +27,7 @@ class Identity:
     head_dim: int = 0
     v_head_dim: int = 0
     row_dim: int = 0  # MLA: elements a token and layer
+    device_layout: str = ""  # order within a layer on the device ("hnd", ...); empty: tokens, heads, width
     draft_layer_count: int = 0  # layers of a packed draft model, behind the model's own
     draft_model: str = ""
     revision: str = ""

@@ -347,17 +347,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "mla": {"kind": "mla"},
     "mla page_first_direct": {"kind": "mla", "layout": "page_first_direct"},
     "model": {"model_name": "acme/other"},
+    "device layout": {"env": {"SGLANG_USE_HND_KVCACHE": "1"}},
     "revision": {"options": {"revision": "2"}},
     "tag": {"options": {"tag": "blue"}},
 }
 
 
 def test_engines_that_differ_in_anything_that_changes_bytes_have_disjoint_namespaces(
-    store: Cluster,
+    store: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owners: dict[str, str] = {}
-    for name, changes in VARIANTS.items():
-        with Engine(small_case(store.masters, **changes)) as engine:
+    for name, variant in VARIANTS.items():
+        changes = dict(variant)
+        with monkeypatch.context() as environment:
+            for variable, value in changes.pop("env", {}).items():
+                environment.setenv(variable, value)
+            engine = Engine(small_case(store.masters, **changes))
+        with engine:
             backend = engine.backend
             assert backend.batch_exists(KEYS, None) == 0
             for store_of_pages in backend._stores.values():

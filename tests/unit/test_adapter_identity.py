@@ -45,6 +45,12 @@ def mla_pool(**changes: Any) -> HostPool:
     return mha_pool(**(fields | changes))
 
 
+def laid_out(*layouts: str) -> HostPool:
+    """A pool of 0.5.23 whose device buffers have these layouts; draft layers come last."""
+    infos = [SimpleNamespace(buffers=SimpleNamespace(layout=SimpleNamespace(value=name))) for name in layouts]
+    return mha_pool(_buffer_infos=tuple(infos))
+
+
 def sglang_config(**changes: Any) -> SimpleNamespace:
     fields = {"tp_rank": 0, "tp_size": 1, "is_mla_model": False, "model_name": "acme/model"}
     return SimpleNamespace(**(fields | changes))
@@ -78,6 +84,9 @@ VARIANTS = {
     "page_first_direct": lambda: identity(pool=mha_pool(layout="page_first_direct")),
     "layer_first": lambda: identity(pool=mha_pool(layout="layer_first")),
     "layer_first, flat": lambda: identity(pool=mha_pool(layout="layer_first"), flat=True),
+    "heads before tokens": lambda: identity(pool=laid_out("hnd")),
+    "heads before tokens in the draft's layer": lambda: identity(pool=laid_out("nhd", "hnd")),
+    "vectors of an accelerator": lambda: identity(pool=laid_out("vectorized_5d")),
     "page size": lambda: identity(pool=mha_pool(page_size=32)),
     "head count": lambda: identity(pool=mha_pool(head_num=4)),
     "head width": lambda: identity(pool=mha_pool(head_dim=64)),
@@ -103,6 +112,17 @@ def test_every_difference_that_changes_bytes_is_another_identity() -> None:
         encoded = make().canonical()
         assert encoded not in names, f"{name} collides with {names[encoded]}"
         names[encoded] = name
+
+
+def test_the_usual_device_layout_leaves_the_identity_as_it_is() -> None:
+    older = mha_pool(device_pool=SimpleNamespace(kv_cache_layout="nhd"))
+    for pool in (laid_out("nhd"), laid_out("nhd", "nhd"), older):
+        assert identity(pool=pool).canonical() == identity().canonical()
+
+
+def test_a_pool_of_an_older_sglang_tells_its_device_layout_too() -> None:
+    older = mha_pool(device_pool=SimpleNamespace(kv_cache_layout="hnd"))
+    assert identity(pool=older) == identity(pool=laid_out("hnd"))
 
 
 @pytest.mark.parametrize("tp_size", [1, 2, 4, 8])
