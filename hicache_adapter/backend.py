@@ -33,7 +33,8 @@ from hicache_adapter.sglang_types import (
 )
 from hicache_adapter.side_pools import SidePool, SidePools
 from hicache_adapter.stats import StatsCollector
-from kvstore_client import Client, ConfigError, Pieces
+from hicache_adapter.weight_versions import VersionedStore, WeightVersions
+from kvstore_client import Client, ConfigError, Identity, Pieces
 from kvstore_client.throttle import ThrottledLog
 
 logger = logging.getLogger("hicache_adapter")
@@ -62,11 +63,14 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         self._client = Client.from_config(self.config.client_config(self._rank_name()))
         self._log = ThrottledLog(logger)
         self._counters = PoolCounters()
-        self._side_pools = SidePools(self._client, storage_config, self.config, self._counters, self._log)
+        self._weights = WeightVersions(self._log)
+        self._side_pools = SidePools(
+            self._client, storage_config, self.config, self._counters, self._weights, self._log
+        )
         self._stats = StatsCollector() if getattr(storage_config, "enable_storage_metrics", False) else None
         self._lock = threading.Lock()
         self._plan: PoolPlan | None = None
-        self._stores: dict[bool, PageStore] = {}  # flat pages? -> store
+        self._stores: dict[bool, VersionedStore] = {}  # flat pages? -> its stores
         self._refusal: str | None = "no host pool is registered yet"
         self._closed = False
 
@@ -108,19 +112,20 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
             self._refuse(f"side pool '{name}': {error}; KV pages without it are of no use")
             return
         self._warn_of_unwritten(pool)
-        self._announce(pool.store, pool.plan)
+        self._announce(pool.stores.of(self._weights.current()), pool.plan)
 
     def on_host_pools_registered(self) -> None:
         """Nothing is left to do: pools are taken one by one."""
 
     def clear(self) -> None:
-        """Makes everything stored under this model's identity unreachable for all instances, in
-        constant time.
+        """Makes everything stored under this model's identity, with the weights that are served now,
+        unreachable for all instances, in constant time.
         """
 
         def clear_each() -> None:
             deadline = self._deadline()
-            for store in self._all_stores():
+            stores = (self._store(self._uses_flat_pages()), *self._side_pools.stores(self._weights.current()))
+            for store in stores:
                 store.clear(deadline.left_ms)
 
         self._guard("clear", None, clear_each)
@@ -267,7 +272,10 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
     def _set(self, keys: Sequence[str], memory: Pieces, depth: int, *, flat_pages: bool) -> list[bool]:
         started = time.perf_counter()
-        stored = self._store(flat_pages).put(keys, memory, depth)
+        version = self._weights.current()
+        if not self._weights.may_store(version):
+            return _misses(keys)
+        stored = self._store(flat_pages, version).put(keys, memory, depth)
         self._counters.stored(KV_POOL, stored, self._the_plan().page_bytes)
         if self._stats is not None and (pages := sum(stored)):
             self._stats.backed_up(pages, pages * self._the_plan().page_bytes, time.perf_counter() - started)
@@ -277,20 +285,23 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         extra_config = getattr(self.storage_config, "extra_config", None) or {}
         return not extra_config.get("interface_v1", 0)
 
-    def _store(self, flat_pages: bool) -> PageStore:
+    def _store(self, flat_pages: bool, version: str | None = None) -> PageStore:
+        """Of the weights of that version; None: of those that are served now."""
         with self._lock:
-            store = self._stores.get(flat_pages)
-            if store is None:
-                config, pool = self.storage_config, self.mem_pool_host
-                identity = page_identity(config, pool, self.config, read_model_facts(), flat_pages=flat_pages)
-                store = PageStore(self._client, identity, rank_shards(config, pool), self.config, self._log)
-                self._stores[flat_pages] = store
-            return store
+            stores = self._stores.get(flat_pages)
+            if stores is None:
+                stores = self._stores[flat_pages] = self._versioned_store(flat_pages)
+        return stores.of(self._weights.current() if version is None else version)
 
-    def _all_stores(self) -> list[PageStore]:
-        self._store(self._uses_flat_pages())
-        with self._lock:
-            return [*self._stores.values(), *self._side_pools.stores]
+    def _versioned_store(self, flat_pages: bool) -> VersionedStore:
+        config, pool = self.storage_config, self.mem_pool_host
+        identity = page_identity(config, pool, self.config, read_model_facts(), flat_pages=flat_pages)
+        shards = rank_shards(config, pool)
+
+        def make(identity: Identity) -> PageStore:
+            return PageStore(self._client, identity, shards, self.config, self._log)
+
+        return VersionedStore(identity, make)
 
     def _the_plan(self) -> PoolPlan:
         plan = self._plan
@@ -343,7 +354,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         shared out over the ranks is then never complete.
         """
         config = self.storage_config
-        shared_out = any(shard.head_groups > 1 for shard in pool.store.shards)
+        shared_out = any(shard.head_groups > 1 for shard in pool.shards)
         if getattr(config, "is_mla_model", False) and shared_out and pool.name != STATE_POOL:
             logger.warning(
                 "kvstore: SGLang writes side pool '%s' of this model on one TP rank only, so nothing of it is "

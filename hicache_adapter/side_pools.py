@@ -17,9 +17,10 @@ from hicache_adapter.pool_counters import PoolCounters
 from hicache_adapter.pool_plan import PoolPlan
 from hicache_adapter.sglang_types import KV_POOL, hit_policy_name, pool_name
 from hicache_adapter.side_pool_kinds import side_pool_share
-from kvstore_client import Client
+from hicache_adapter.weight_versions import VersionedStore, WeightVersions
+from kvstore_client import Client, Identity
 from kvstore_client.errors import ConfigError
-from kvstore_client.keys import POOL_SIDE
+from kvstore_client.keys import POOL_SIDE, Shard
 from kvstore_client.throttle import ThrottledLog
 
 T = TypeVar("T")
@@ -31,7 +32,8 @@ class SidePool:
 
     name: str
     plan: PoolPlan
-    store: PageStore
+    shards: tuple[Shard, ...]
+    stores: VersionedStore
 
 
 class SidePools:
@@ -45,12 +47,14 @@ class SidePools:
         storage_config: Any,
         config: AdapterConfig,
         counters: PoolCounters,
+        weights: WeightVersions,
         log: ThrottledLog,
     ) -> None:
         self._client = client
         self._storage_config = storage_config
         self._config = config
         self._counters = counters
+        self._weights = weights
         self._log = log
         self._pools: dict[str, SidePool] = {}
 
@@ -64,12 +68,16 @@ class SidePools:
                 "hicache-storage-backend",
                 f"{type(host_pool).__name__} has another form than in the SGLang versions that are known: {error}",
             ) from error
-        store = PageStore(self._client, share.identity, share.shards, self._config, self._log, pool=POOL_SIDE)
+
+        def make(identity: Identity) -> PageStore:
+            return PageStore(self._client, identity, share.shards, self._config, self._log, pool=POOL_SIDE)
+
+        stores = VersionedStore(share.identity, make)
         self._forget(self._pools.get(name))
         plan.lend_to(self._client)
         self._counters.watch(name)
         # A new dict: a storage thread may be reading the old one.
-        self._pools = {**self._pools, name: SidePool(name, plan, store)}
+        self._pools = {**self._pools, name: SidePool(name, plan, share.shards, stores)}
         return self._pools[name]
 
     def close(self) -> None:
@@ -82,10 +90,9 @@ class SidePools:
         if pool is not None:
             pool.plan.take_back_from(self._client)
 
-    @property
-    def stores(self) -> list[PageStore]:
-        """One a pool."""
-        return [pool.store for pool in self._pools.values()]
+    def stores(self, version: str) -> list[PageStore]:
+        """One a pool, of the weights of that version."""
+        return [pool.stores.of(version) for pool in self._pools.values()]
 
     def hits(
         self, keys: Sequence[str], kv_pages: int, transfers: Sequence[Any], deadline: Deadline
@@ -103,7 +110,7 @@ class SidePools:
     def _verdict(self, transfer: Any, keys: Sequence[str], deadline: Deadline) -> bytes:
         def ask() -> bytes:
             pool = self._pool_of(transfer)
-            present = pool.store.present(keys, deadline.left_ms)
+            present = pool.stores.of(self._weights.current()).present(keys, deadline.left_ms)
             return restorable_prefixes(present, hit_policy_name(transfer), window_pages(transfer.keys))
 
         return self._guarded("exists", transfer, bytes(len(keys)), ask)
@@ -113,7 +120,7 @@ class SidePools:
 
         def load(pool: SidePool, transfer: Any) -> list[bool]:
             memory = pool.plan.memory(len(transfer.keys), transfer.host_indices)
-            found = pool.store.get(transfer.keys, memory, deadline.left_ms)
+            found = pool.stores.of(self._weights.current()).get(transfer.keys, memory, deadline.left_ms)
             self._counters.loaded(pool.name, found, pool.plan.page_bytes)
             return found
 
@@ -123,8 +130,11 @@ class SidePools:
         """Stores the pages that are absent; one truth a key for each transfer's name."""
 
         def save(pool: SidePool, transfer: Any) -> list[bool]:
+            version = self._weights.current()
+            if not self._weights.may_store(version):
+                return [False] * len(transfer.keys)
             memory = pool.plan.memory(len(transfer.keys), transfer.host_indices)
-            stored = pool.store.put(transfer.keys, memory, depth, deadline.left_ms)
+            stored = pool.stores.of(version).put(transfer.keys, memory, depth, deadline.left_ms)
             self._counters.stored(pool.name, stored, pool.plan.page_bytes)
             return stored
 

@@ -31,6 +31,7 @@ class Identity:
     draft_layer_count: int = 0  # layers of a packed draft model, behind the model's own
     draft_model: str = ""
     revision: str = ""
+    weight_version: str = ""  # of weights that are exchanged while the engine runs; empty: never were
     quantization: str = ""
     model_overrides: str = ""
     tag: str = ""  # the operator's own word, to keep fleets apart

@@ -366,7 +366,7 @@ def test_engines_that_differ_in_anything_that_changes_bytes_have_disjoint_namesp
         with engine:
             backend = engine.backend
             assert backend.batch_exists(KEYS, None) == 0
-            for store_of_pages in backend._stores.values():
+            for store_of_pages in (stores.of("") for stores in backend._stores.values()):
                 if store_of_pages.identity.byte_order.endswith("/flat") == (changes.get("interface_v1") == 0):
                     namespace = store_of_pages._namespace.namespace_id
                     assert namespace, "the store was not reached"

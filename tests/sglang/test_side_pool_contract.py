@@ -73,7 +73,7 @@ def ask(engine: Engine, hashes: list[str]) -> Any:
 
 def remove(engine: Engine, name: str, hashes: list[str]) -> None:
     """As if the segment had evicted these pages of the side pool."""
-    store = engine.backend._side_pools._pools[name].store
+    store = engine.backend._side_pools._pools[name].stores.of("")
     with Client(engine.case.options["masters"]) as client:
         pages = client.namespace(store.identity).pages(POOL_SIDE, store.shards)
         assert pages.batch_remove(hashes) == [True] * len(hashes)

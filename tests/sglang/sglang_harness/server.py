@@ -137,6 +137,11 @@ class SGLangServer:
         # Refused, with status 400, while anything runs; SGLang waits for that to end.
         self._request(f"/flush_cache?timeout={FLUSH_TIMEOUT_S}", {}, FLUSH_TIMEOUT_S + 10)
 
+    def update_weights(self, model: Path, version: str) -> None:
+        """Exchanges the weights while the server runs."""
+        body = {"model_path": str(model), "weight_version": version}
+        self._request("/update_weights_from_disk", body, REQUEST_TIMEOUT_S)
+
     def clear_storage(self) -> None:
         """Empties the storage."""
         self._request("/hicache/storage-backend/clear", {}, CLEAR_TIMEOUT_S)

@@ -15,9 +15,9 @@ _HIDDEN, _INTERMEDIATE, _LAYERS, _HEADS, _HEAD_DIM = 64, 128, 2, 4, 16
 _SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
-def make_tiny_model(directory: Path, kv_heads: int = 2) -> Path:
-    """Writes config, weights and tokenizer; the same bytes every time."""
-    return write_model(directory, _config(kv_heads), _weights(kv_heads))
+def make_tiny_model(directory: Path, kv_heads: int = 2, seed: int = 20) -> Path:
+    """Writes config, weights and tokenizer; the same bytes every time for a seed."""
+    return write_model(directory, _config(kv_heads), _weights(kv_heads, seed))
 
 
 def write_model(directory: Path, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> Path:
@@ -81,8 +81,8 @@ def _tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def _weights(kv_heads: int) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(20)
+def _weights(kv_heads: int, seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
 
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator) * 0.2

@@ -1,0 +1,107 @@
+"""Weights that are exchanged while the engine runs: each version has its own pages, and pages of unknown version are
+not stored.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from hicache_adapter import AdapterConfig
+from hicache_adapter.page_store import PageStore
+from hicache_adapter.weight_versions import VersionedStore, WeightVersions, served_version
+from kvstore_client import WHOLE, Client, Identity
+from kvstore_client.throttle import ThrottledLog
+
+NOWHERE = "127.0.0.1:1"
+IDENTITY = Identity("acme/model", "bfloat16", "bfloat16", "MHA", "page_first", 64)
+
+
+class Engine:
+    """What SGLang says it serves."""
+
+    def __init__(self) -> None:
+        self.version = ""
+        self.weights = WeightVersions(
+            ThrottledLog(logging.getLogger("hicache_adapter")), lambda: self.version
+        )
+
+    def stores(self) -> tuple[str, bool]:
+        """As the backend does it in a call of set."""
+        version = self.weights.current()
+        return version, self.weights.may_store(version)
+
+
+@pytest.fixture
+def versioned_store() -> Iterator[VersionedStore]:
+    with Client(NOWHERE) as client:
+        config = AdapterConfig.from_extra_config({"masters": NOWHERE}, {})
+        log = ThrottledLog(logging.getLogger("hicache_adapter"))
+
+        def make(identity: Identity) -> PageStore:
+            return PageStore(client, identity, [WHOLE], config, log)
+
+        yield VersionedStore(IDENTITY, make)
+
+
+def in_new_thread(call: Callable[[], tuple[str, bool]]) -> tuple[str, bool]:
+    """As SGLang's storage threads after a flush."""
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(call).result(timeout=10)
+
+
+def test_a_thread_that_called_before_an_update_stores_nothing_after_it() -> None:
+    engine = Engine()
+    with ThreadPoolExecutor(1) as storage_thread:
+        assert storage_thread.submit(engine.stores).result(timeout=10) == ("", True)
+        engine.version = "2"
+        assert storage_thread.submit(engine.stores).result(timeout=10) == ("2", False)
+        assert in_new_thread(engine.stores) == ("2", True)
+        engine.version = ""
+        assert storage_thread.submit(engine.stores).result(timeout=10) == ("", True)
+
+
+def test_the_refusal_says_once_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine()
+    engine.stores()
+    engine.version = "2"
+    with caplog.at_level(logging.WARNING, "hicache_adapter"):
+        assert [engine.stores()[1] for _ in range(10)] == [False] * 10
+    (record,) = caplog.records
+    assert "'default' to '2'" in record.getMessage() and "/flush_cache" in record.getMessage()
+
+
+def test_each_version_has_an_identity_of_its_own_and_none_is_the_one_of_unversioned_weights(
+    versioned_store: VersionedStore,
+) -> None:
+    assert versioned_store.of("").identity == IDENTITY
+    digests = {version: versioned_store.of(version).identity_digest for version in ("", "1", "2")}
+    assert len(set(digests.values())) == 3
+    assert {version: versioned_store.of(version).identity_digest for version in digests} == digests
+
+
+def test_threads_that_meet_a_new_version_together_share_its_store(versioned_store: VersionedStore) -> None:
+    barrier = threading.Barrier(8)
+
+    def first_ask() -> PageStore:
+        barrier.wait(timeout=10)
+        return versioned_store.of("7")
+
+    with ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(first_ask) for _ in range(8)]
+        assert len({id(ask.result(timeout=10)) for ask in asked}) == 1
+
+
+def test_stores_of_old_versions_do_not_pile_up(versioned_store: VersionedStore) -> None:
+    for version in range(100):
+        versioned_store.of(str(version))
+    assert len(versioned_store._stores) <= 8
+    assert versioned_store.of("99") is versioned_store.of("99")
+
+
+def test_outside_of_an_engine_the_weights_have_no_version() -> None:
+    assert served_version() == ""
