@@ -226,7 +226,7 @@ class PageClient:
     def unregister(self, address: int) -> None: ...
     def counters(self) -> dict[str, int]:
         """Calls, keys, bytes, hits, misses, timeouts, reconnects, digest_mismatches, breaker_open, per transport where it matters
-        (names are listed in docs/operations.md)."""
+        (names are listed in docs/metrics.md)."""
     def segment_map(self) -> list[dict[str, Any]]: ...
     def close(self) -> None:
         """Closes connections, joins threads, unmaps. Idempotent; waits at most for calls in flight."""

@@ -144,7 +144,7 @@ class Client:
             self._surprise("unregister")
 
     def stats(self) -> dict[str, int]:
-        """Counters since the client was made; docs/operations.md lists the names."""
+        """Counters since the client was made; docs/metrics.md lists the names."""
         with self._lock:
             own = dict(self._own_counters)
         return {**self._native.counters(), **own}

@@ -59,12 +59,13 @@ class Admin:
         return {segment["index"]: segment for segment in self.json("segments")["segments"]}
 
 
-OPERATIONS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+ADMIN_PAGE = (Path(__file__).parents[2] / "docs" / "admin.md").read_text()
 
 
 def documented_fields(command: str) -> set[str]:
-    """What docs/operations.md says that `--json` prints; `as above` is that of `segments`."""
-    (row,) = re.findall(rf"^\| (?:`\w+`, )?`{command}`(?:, `\w+`)? \| (`.*) \|$", OPERATIONS, re.MULTILINE)
+    """What docs/admin.md says that `--json` prints; `as above` is that of `segments`."""
+    item = rf"^- (?:`\w+`, )?`{command}`(?:, `\w+`)?: (.*?)(?=^- |^\Z)"
+    (row,) = re.findall(item, ADMIN_PAGE + "\n", re.MULTILINE | re.DOTALL)
     fields = set(re.findall(r"`(\w+)`", row))
     return fields | documented_fields("segments") - {"segments"} if "as above" in row else fields
 

@@ -1,4 +1,4 @@
-"""What the commands print: the admin service's messages as plain values. `--json` prints these; docs/operations.md lists them."""
+"""What the commands print: the admin service's messages as plain values. `--json` prints these; docs/admin.md lists them."""
 
 from __future__ import annotations
 
