@@ -129,7 +129,7 @@ class ControlClient:
             if self._leaving.is_set():
                 return
             if reason != self._complaint:
-                log_event(logger, logging.WARNING, "not attached, trying on", master=master, reason=reason)
+                log_event(logger, logging.WARNING, "not_attached", master=master, reason=reason)
             self._complaint = reason
             await self._pause()
 
@@ -197,7 +197,7 @@ class ControlClient:
     def _detached(self) -> None:
         if self._attached.is_set():
             self._attached.clear()
-            log_event(logger, logging.WARNING, "master lost", master=self.master)
+            log_event(logger, logging.WARNING, "master_lost", master=self.master)
 
     async def _pause(self) -> None:
         try:

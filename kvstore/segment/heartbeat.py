@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import grpc
 
 from kvstore.common.control_metadata import token_metadata
+from kvstore.common.logs import log_event
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
 
@@ -87,6 +88,6 @@ class Heartbeat:
             reply = await self._stub.Heartbeat(request, timeout=HEARTBEAT_TIMEOUT_S, metadata=self._metadata)
         except grpc.RpcError as error:
             self._counters.failed += 1
-            logger.debug("heartbeat not answered: %s", error)
+            log_event(logger, logging.DEBUG, "heartbeat_not_answered", why=str(error))
             return None
         return bool(reply.known)

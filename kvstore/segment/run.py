@@ -32,7 +32,7 @@ async def run(settings: SegmentSettings, on_listening: Callable[[SegmentServer],
             log_event(
                 logger,
                 logging.WARNING,
-                "another cluster, starting over with an empty pool",
+                "another_cluster",
                 reason=str(error),
             )
 
@@ -55,4 +55,4 @@ async def _serve(
         failed.cancel()
         stopped.cancel()
         await server.stop()
-        log_event(logger, logging.INFO, "segment stopped", segment_id=server.segment_id)
+        log_event(logger, logging.INFO, "segment_stopped", segment_id=server.segment_id)

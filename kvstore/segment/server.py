@@ -109,7 +109,7 @@ class SegmentServer:
         self._undo.push_async_callback(asyncio.to_thread, store.close)
         server = await self._open_data_port(store, unix_path)
         if server.rdma_refusal:
-            log_event(logger, logging.ERROR, "rdma refused", why=server.rdma_refusal)
+            log_event(logger, logging.ERROR, "rdma_refused", why=server.rdma_refusal)
         # Stopping joins threads that may be answering a long request: not on the event loop.
         self._undo.push_async_callback(asyncio.to_thread, server.stop)
 
@@ -138,7 +138,7 @@ class SegmentServer:
         log_event(
             logger,
             logging.INFO,
-            "segment listening",
+            "segment_listening",
             segment_id=self.segment_id,
             pool_id=self.pool_id,
             data=f"{settings.host}:{server.tcp_port}",

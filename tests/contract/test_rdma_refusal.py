@@ -126,7 +126,7 @@ def test_with_auto_both_sides_say_so_once_and_pages_go_over_tcp(tmp_path: Path) 
         segment = cluster.start_segment(options=("--rdma=auto", f"--rdma-library={ucx.library()}"))
         assert segment_metrics(segment)["data_port_rdma_active"] == 0
         events = [json.loads(line) for line in segment.log().splitlines() if line.startswith("{")]
-        refusals = [event for event in events if event["event"] == "rdma refused"]
+        refusals = [event for event in events if event["event"] == "rdma_refused"]
         assert len(refusals) == 1 and refusals[0]["level"] == "error"
         assert "/dev/infiniband" in refusals[0]["why"]
         program = """

@@ -1,8 +1,10 @@
-"""The operator's page names every setting and metric, and what the documents refer to is there."""
+"""The operator's pages name every setting, metric and log event, and what the documents refer to is there."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,31 +22,41 @@ from kvstore_client import Client
 from kvstore_client._native import DirectoryIndex
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-OPERATIONS = (REPOSITORY / "docs" / "operations.md").read_text()
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
-# What stands in backquotes outside of examples, without the labels of a metric.
-PROSE = re.sub(r"^```.*?^```$", "", OPERATIONS, flags=re.DOTALL | re.MULTILINE)
-TOKENS = {token.split("{")[0] for token in re.findall(r"`([^`]+)`", PROSE)}
+WIDTH = 110
+
+
+def tokens_of(page: str) -> set[str]:
+    """What stands in backquotes outside of examples, without the labels of a metric."""
+    prose = re.sub(
+        r"^```.*?^```$", "", (REPOSITORY / "docs" / page).read_text(), flags=re.DOTALL | re.MULTILINE
+    )
+    return {token.split("{")[0] for token in re.findall(r"`([^`]+)`", prose)}
+
+
+SETTINGS = tokens_of("configuration.md")
+METRICS = tokens_of("metrics.md")
+EVENTS = tokens_of("log-events.md")
 
 
 @pytest.mark.parametrize("name", sorted(SegmentSettings.model_fields))
 def test_each_segment_setting_is_documented(name: str) -> None:
-    assert f"--{name.replace('_', '-')}" in TOKENS
+    assert f"--{name.replace('_', '-')}" in SETTINGS
 
 
 @pytest.mark.parametrize("name", sorted(MasterSettings.model_fields))
 def test_each_master_setting_is_documented(name: str) -> None:
-    assert f"--{name.replace('_', '-')}" in TOKENS
+    assert f"--{name.replace('_', '-')}" in SETTINGS
 
 
 @pytest.mark.parametrize("name", sorted(AdminSettings.model_fields))
 def test_each_admin_setting_is_documented(name: str) -> None:
-    assert f"--{name.replace('_', '-')}" in TOKENS
+    assert f"--{name.replace('_', '-')}" in SETTINGS
 
 
 @pytest.mark.parametrize("name", sorted([*AdapterConfig.__dataclass_fields__, "token_file"]))
 def test_each_adapter_option_is_documented(name: str) -> None:
-    assert name in TOKENS
+    assert name in SETTINGS
 
 
 def segment_metric_names() -> list[str]:
@@ -60,7 +72,7 @@ def segment_metric_names() -> list[str]:
 
 @pytest.mark.parametrize("name", segment_metric_names())
 def test_each_segment_metric_is_documented(name: str) -> None:
-    assert name in TOKENS
+    assert name in METRICS
 
 
 def test_each_master_metric_is_documented() -> None:
@@ -69,19 +81,68 @@ def test_each_master_metric_is_documented() -> None:
     metrics.watch(DirectoryState(0.0, 1, recovered, StateLimits()))
     names = [family.name for family in metrics.registry.collect()]
     assert len(names) > 10
-    assert [name for name in names if name not in TOKENS] == []
+    assert [name for name in names if name not in METRICS] == []
 
 
 def test_each_client_counter_is_documented() -> None:
     with Client("127.0.0.1:9") as client:
         names = list(client.stats())
     assert len(names) > 10
-    assert [name for name in names if name not in TOKENS] == []
+    assert [name for name in names if name not in METRICS] == []
 
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_each_pool_counter_of_the_adapter_is_documented(name: str) -> None:
-    assert f"*_{name}" in TOKENS
+    assert f"*_{name}" in METRICS
+
+
+def logged_events() -> Iterator[str]:
+    """The text of each event that the servers log; an f-string is cut before what varies."""
+    position = {"log_event": 2, "Report": 0} | dict.fromkeys(
+        ("debug", "info", "warning", "error", "exception", "critical"), 0
+    )
+    for path in (REPOSITORY / "kvstore").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            is_method = isinstance(node.func, ast.Attribute)
+            if name not in position or (is_method and getattr(node.func.value, "id", "") != "logger"):
+                continue
+            said = node.args[position[name]]
+            if isinstance(said, ast.JoinedStr):
+                said = said.values[0]
+            if isinstance(said, ast.Constant):
+                yield str(said.value)
+
+
+def test_each_log_event_is_in_snake_case_and_documented() -> None:
+    events = set(logged_events())
+    assert len(events) > 30
+    assert [event for event in events if not re.fullmatch(r"[a-z]+(_[a-z]+)*_?", event)] == []
+    assert (
+        sorted(
+            e
+            for e in events
+            if not any(token == e or (e[-1] == "_" and token.startswith(e)) for token in EVENTS)
+        )
+        == []
+    )
+
+
+def test_each_documented_log_event_is_logged() -> None:
+    code = "\n".join(path.read_text() for path in (REPOSITORY / "kvstore").rglob("*.py"))
+    events = {token for token in EVENTS if re.fullmatch(r"[a-z]+(_[a-z]+)+", token)} - {"grace_s"}
+    in_parts = {"metadata_space_normal", "metadata_space_tight", "metadata_space_full"}
+    assert sorted(event for event in events - in_parts if f'"{event}"' not in code) == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_prose_is_wrapped(document: Path) -> None:
+    """Tables and examples may be wider."""
+    prose = re.sub(r"^ *```.*?^ *```$", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+    lines = [line for line in prose.splitlines() if not line.startswith(("|", "    ", "<!--", "#"))]
+    assert [line for line in lines if len(line) > WIDTH] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
