@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvstore_client.address import DIRECTORY_PORT, Address, AddressError
 from kvstore_client.errors import ConfigError
 from kvstore_client.wire import NAME_BYTES_MAX, PIN_MS_MAX, TOKEN_BYTES_MAX
 
@@ -21,7 +22,7 @@ class ClientConfig:
     option.
     """
 
-    masters: tuple[tuple[str, int], ...]
+    masters: tuple[Address, ...]
     deadline_ms: int = 1000
     pin_ms: int = 0
     token: str = ""
@@ -67,38 +68,28 @@ class ClientConfig:
             )
 
 
-def parse_masters(masters: MasterList) -> tuple[tuple[str, int], ...]:
-    """`"host:port,[v6]:port"`, a list of such texts or of (host, port) -> pairs. ConfigError otherwise."""
+def parse_masters(masters: MasterList) -> tuple[Address, ...]:
+    """`"host:port,[v6]:port"`, a list of such texts or of (host, port) -> addresses. ConfigError otherwise."""
     if isinstance(masters, str):
-        parts: Sequence[str | tuple[str, int]] = [part.strip() for part in masters.split(",") if part.strip()]
+        parts: Sequence[str | tuple[str, int]] = [part for part in masters.split(",") if part.strip()]
     elif isinstance(masters, Sequence):
         parts = masters
     else:
         raise ConfigError("masters", f"needs 'host:port,host:port', not {masters!r}")
     if not 0 < len(parts) <= MASTERS_MAX:
         raise ConfigError("masters", f"needs 1..{MASTERS_MAX} addresses 'host:port', not {len(parts)}")
-    return tuple(_parse_master(part) for part in parts)
+    try:
+        return tuple(_parse_master(part) for part in parts)
+    except AddressError as error:
+        raise ConfigError("masters", str(error)) from None
 
 
-def _parse_master(part: str | tuple[str, int]) -> tuple[str, int]:
+def _parse_master(part: str | tuple[str, int]) -> Address:
     if isinstance(part, str):
-        host, colon, port_text = part.strip().rpartition(":")
-        if not colon or not port_text.isascii() or not port_text.isdigit():
-            raise ConfigError("masters", f"{part!r} is not 'host:port'")
-        port = int(port_text)
-        if host.startswith("[") and host.endswith("]"):
-            host = host[1:-1]
-        elif ":" in host:
-            raise ConfigError("masters", f"{part!r}: write an IPv6 address as '[address]:port'")
-    elif isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], str) and isinstance(part[1], int):
-        host, port = part
-    else:
-        raise ConfigError("masters", f"{part!r} is not 'host:port'")
-    if not host or len(host) > 255 or any(c.isspace() for c in host):
-        raise ConfigError("masters", f"{part!r} has no usable host")
-    if not 0 < port < 65_536:
-        raise ConfigError("masters", f"{part!r}: a port lies in 1..65535")
-    return host, port
+        return Address.parse(part, DIRECTORY_PORT)
+    if isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], str):
+        return Address.of(*part)
+    raise AddressError(f"{part!r} is not 'host:port'")
 
 
 def check_int(option: str, value: object, low: int, high: int) -> int:

@@ -20,10 +20,11 @@ from kvstore.cli.errors import fail
 from kvstore.cli.self_test import run_self_test
 from kvstore.cli.sglang_flags import LAYOUT_FLAGS, as_shell, sglang_flags
 from kvstore.cli.supervisor import Announcement, ChildFailed, ChildSpec, Supervisor
-from kvstore.common.advertised_host import WILDCARD_HOSTS, NoAddressToAdvertise, advertised_host
+from kvstore.common.advertised_host import NoAddressToAdvertise, advertised_host
 from kvstore.common.capacity import CapacityError, capacity_of
 from kvstore.common.sizes import format_size
-from kvstore.segment.config import DATA_PORT, HTTP_PORT, MASTER_CONTROL_PORT, default_data_dir
+from kvstore.segment.config import DATA_PORT, HTTP_PORT, default_data_dir
+from kvstore_client.address import CONTROL_PORT, DIRECTORY_PORT, Address, is_wildcard
 
 MASTER_START_TIMEOUT_S = 30.0
 SEGMENT_START_TIMEOUT_S = 30.0
@@ -83,10 +84,10 @@ def up(
     ] = "",
     directory_port: Annotated[
         int, typer.Option(help="Directory port, the one that SGLang needs; 0: a free one.")
-    ] = 7440,
+    ] = DIRECTORY_PORT,
     control_port: Annotated[
         int, typer.Option(help="Control port for further segments; 0: a free one.")
-    ] = MASTER_CONTROL_PORT,
+    ] = CONTROL_PORT,
     data_port: Annotated[int, typer.Option(help="Data port of the segment; 0: a free one.")] = DATA_PORT,
     http_port: Annotated[
         int, typer.Option(help="The segment's /metrics; 0: a free one, -1: none.")
@@ -191,7 +192,7 @@ async def _start(
         await supervisor.start_child(segment, timeout_s)
     directory = _local_address(options.host, addresses.master["directory_port"])
     health = await asyncio.to_thread(run_self_test, directory, options.token)
-    directory = _address(options.advertise_host, addresses.master["directory_port"])
+    directory = str(Address(options.advertise_host, addresses.master["directory_port"]))
     if options.json:
         print(json_module.dumps(_summary(options, addresses, supervisor, directory, health)), flush=True)
     else:
@@ -204,7 +205,7 @@ def _summary(
     return {
         "event": "up",
         "masters": directory,
-        "control": _address(options.advertise_host, addresses.master["control_port"]),
+        "control": str(Address(options.advertise_host, addresses.master["control_port"])),
         "master": addresses.master,
         "segment": addresses.segment,
         "pids": {child.spec.name: child.pid for child in supervisor.children},
@@ -218,14 +219,14 @@ def _print_welcome(
     options: UpOptions, capacity_bytes: int, addresses: Addresses, directory: str, health: str
 ) -> None:
     master, segment = addresses.master, addresses.segment
-    control = _address(options.advertise_host, master["control_port"])
+    control = str(Address(options.advertise_host, master["control_port"]))
     lines = [
         f"kvstore is up: {format_size(capacity_bytes)} for pages",
         "",
         f"  directory   {directory}",
         f"  control     {control}   (another segment: kvstore segment --masters {control} --port 0 "
         "--data-dir DIR)",
-        f"  data        {_address(options.advertise_host, segment['port'])}   {segment['unix_path']}",
+        f"  data        {Address(options.advertise_host, segment['port'])!s}   {segment['unix_path']}",
         f"  look        {as_shell(_admin_command(options, control))}",
         f"  metrics     {_metrics('segment', '127.0.0.1', segment)} "
         f"{_metrics('master', options.host, master)}".rstrip(),
@@ -268,13 +269,9 @@ def _metrics(name: str, host: str, announcement: Announcement) -> str:
 
 def _local_address(host: str, port: int) -> str:
     """Where processes on this machine reach a server that listens on `host`."""
-    if host in WILDCARD_HOSTS:
+    if is_wildcard(host):
         host = "::1" if host == "::" else "127.0.0.1"
-    return _address(host, port)
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return str(Address(host, port))
 
 
 def _master_arguments(options: UpOptions, bound: Announcement) -> list[str]:

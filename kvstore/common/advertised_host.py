@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kvstore.common.errors import KvstoreError
+from kvstore_client.address import Address, is_loopback, is_wildcard
 
-WILDCARD_HOSTS = ("0.0.0.0", "::", "*", "")
 # Of documentation networks (RFC 5737, 3849): no route but the default one leads there.
 _ELSEWHERE = {socket.AF_INET: "198.51.100.1", socket.AF_INET6: "2001:db8::1"}
 _ANY_PORT = 9
@@ -33,11 +33,11 @@ def advertised_host(host: str, peer: str = "") -> str:
 
     NoAddressToAdvertise where there is none; OSError when the name of the peer can't be looked up. Sends nothing.
     """
-    if host not in WILDCARD_HOSTS:
+    if not is_wildcard(host):
         return host
     families = (socket.AF_INET,) if host == "0.0.0.0" else (socket.AF_INET, socket.AF_INET6)
     for address in _candidates(families, peer):
-        if not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+        if not is_loopback(address):
             return address
     raise NoAddressToAdvertise(
         f"no interface but loopback has an address that peers could reach a server on {host or 'all interfaces'} at: "
@@ -47,8 +47,7 @@ def advertised_host(host: str, peer: str = "") -> str:
 
 def _candidates(families: tuple[socket.AddressFamily, ...], peer: str) -> Iterator[str]:
     if peer:
-        name, _, port = peer.rpartition(":")
-        for found, *_, address in socket.getaddrinfo(name.strip("[]"), int(port), type=socket.SOCK_DGRAM):
+        for found, *_, address in socket.getaddrinfo(*Address.parse(peer), type=socket.SOCK_DGRAM):
             if found in families:
                 yield from _source_address(found, address)
     for family in families:

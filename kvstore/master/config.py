@@ -7,12 +7,18 @@ from pathlib import Path
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from kvstore.common.advertised_host import WILDCARD_HOSTS
 from kvstore.common.settings import ServerSettings
 from kvstore.master.membership import MembershipLimits
 from kvstore.master.placement import POLICIES
 from kvstore.master.segment_logs import LogLimits
 from kvstore.master.state import StateLimits
+from kvstore_client.address import (
+    CONTROL_PORT,
+    DIRECTORY_PORT,
+    check_listen_host,
+    check_peer_host,
+    is_wildcard,
+)
 
 
 def _default_metadata() -> str:
@@ -27,8 +33,10 @@ class MasterSettings(ServerSettings):
         default="",
         description="Address at which the other masters and the segments reach this one; empty: host.",
     )
-    directory_port: int = Field(default=7440, ge=0, le=65_535, description="Clients; 0 takes a free port.")
-    control_port: int = Field(default=7441, ge=0, le=65_535, description="Segments and tools (gRPC).")
+    directory_port: int = Field(
+        default=DIRECTORY_PORT, ge=0, le=65_535, description="Clients; 0 takes a free port."
+    )
+    control_port: int = Field(default=CONTROL_PORT, ge=0, le=65_535, description="Segments and tools (gRPC).")
     http_port: int = Field(default=7442, ge=0, le=65_535, description="/metrics, /healthz, /readyz.")
     metadata: str = Field(
         default_factory=_default_metadata,
@@ -61,6 +69,16 @@ class MasterSettings(ServerSettings):
     )
     compaction_floor_entries: int = Field(default=65_536, ge=1)
 
+    @field_validator("host")
+    @classmethod
+    def _listen_host(cls, host: str) -> str:
+        return check_listen_host(host)
+
+    @field_validator("advertise_host")
+    @classmethod
+    def _advertise_host(cls, host: str) -> str:
+        return check_peer_host(host) if host else host
+
     @field_validator("placement_policy")
     @classmethod
     def _known_policy(cls, name: str) -> str:
@@ -71,7 +89,7 @@ class MasterSettings(ServerSettings):
     @model_validator(mode="after")
     def _reachable(self) -> MasterSettings:
         several = self.metadata.startswith("etcd:")
-        if several and not self.advertise_host and self.host in WILDCARD_HOSTS:
+        if several and not self.advertise_host and is_wildcard(self.host):
             raise ValueError(
                 f"several masters reach each other by name: with host {self.host} set advertise_host as well"
             )

@@ -9,6 +9,7 @@ from kvstore.master.admin_service import AdminService
 from kvstore.master.control_auth import TokenInterceptor
 from kvstore.master.control_service import ControlService
 from kvstore.v1 import admin_pb2_grpc, control_pb2_grpc
+from kvstore_client.address import Address
 
 MESSAGE_BYTES_MAX = 8 << 20
 
@@ -34,10 +35,11 @@ class ControlPort:
 
     async def start(self, host: str, port: int) -> None:
         """OSError names the address."""
+        address = Address(host, port)
         try:
-            self.port = self._server.add_insecure_port(f"{host}:{port}")
+            self.port = self._server.add_insecure_port(str(address))
         except RuntimeError as error:
-            raise OSError(f"can't listen on {host}:{port}: {error}") from error
+            raise OSError(f"can't listen on {address}: {error}") from error
         await self._server.start()
 
     async def stop(self) -> None:

@@ -8,6 +8,7 @@ from kvstore.master.committer import BACKLOG_BYTES_MAX
 from kvstore.master.directory import StoreView
 from kvstore.master.metadata.store import SpaceLevel
 from kvstore.master.segment_table import Segment
+from kvstore_client.address import Address
 from kvstore_client.wire import SegmentState
 
 NAMED_MAX = 5
@@ -72,7 +73,7 @@ def _count(segments: Sequence[Segment]) -> str:
 
 
 def _name(segment: Segment) -> str:
-    return f"{segment.index} ({segment.record.host}:{segment.record.tcp_port})"
+    return f"{segment.index} ({Address(segment.record.host, segment.record.tcp_port)})"
 
 
 def _named(names: Iterable[str]) -> str:

@@ -10,7 +10,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 from kvstore import __version__
 from kvstore.common.errors import FencedError, KvstoreError
@@ -24,7 +23,7 @@ from kvstore.master.control_service import ControlService
 from kvstore.master.directory import Directory
 from kvstore.master.directory_port import DirectoryPort, PortOptions
 from kvstore.master.ha.replica import Replica
-from kvstore.master.metadata.registry import metadata_store
+from kvstore.master.metadata.registry import metadata_store, scheme_of
 from kvstore.master.metadata.replicated import ReplicatedStore
 from kvstore.master.metadata.store import Fence
 from kvstore.master.metrics import MasterMetrics
@@ -32,6 +31,7 @@ from kvstore.master.placement import POLICIES
 from kvstore.master.recovery import recover
 from kvstore.master.roles import Roles
 from kvstore.master.state import Recovered
+from kvstore_client.address import Address
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class MasterServer:
 
     def _control_address(self) -> str:
         """Where the other masters, segments and tools reach this one."""
-        return f"{self._settings.advertise_host or self._settings.host}:{self.control_port}"
+        return str(Address(self._settings.advertise_host or self._settings.host, self.control_port))
 
     @property
     def http_port(self) -> int:
@@ -128,7 +128,7 @@ class MasterServer:
             directory_port=self.directory_port,
             control_port=self.control_port,
             http_port=self.http_port,
-            metadata=urlsplit(settings.metadata).scheme,
+            metadata=scheme_of(settings.metadata),
             entries=self._roles.backend.index.entry_count,
         )
 
@@ -153,7 +153,7 @@ class MasterServer:
             self._roles, self.metrics, heartbeat_interval_ms=settings.heartbeat_interval_ms
         )
         about = AboutMaster(
-            metadata_kind=urlsplit(settings.metadata).scheme,
+            metadata_kind=scheme_of(settings.metadata),
             started_at=self._started_at,
             control_address=self._control_address,
             readiness=self._readiness,

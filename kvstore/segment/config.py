@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
@@ -12,10 +12,11 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 from kvstore.common.capacity import CAPACITY_BYTES_MIN
 from kvstore.common.settings import ServerSettings
 from kvstore.common.sizes import format_size, parse_size
+from kvstore_client.address import CONTROL_PORT, check_listen_host, check_peer_host, parse_addresses
 
 DATA_PORT = 7450
 HTTP_PORT = 7451
-MASTER_CONTROL_PORT = 7441
+MASTERS_MAX = 64
 
 
 class SegmentSettings(ServerSettings):
@@ -27,7 +28,7 @@ class SegmentSettings(ServerSettings):
     model_config = SettingsConfigDict(env_prefix="KVSTORE_SEGMENT_")
 
     masters: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=(f"127.0.0.1:{MASTER_CONTROL_PORT}",),
+        default=(f"127.0.0.1:{CONTROL_PORT}",),
         description="Control addresses of the masters, host:port, separated by commas.",
     )
     capacity: str = Field(
@@ -100,23 +101,18 @@ class SegmentSettings(ServerSettings):
 
     @field_validator("masters", mode="before")
     @classmethod
-    def _split_masters(cls, value: Any) -> Any:
-        return (
-            tuple(part.strip() for part in value.split(",") if part.strip())
-            if isinstance(value, str)
-            else value
-        )
+    def _parse_masters(cls, value: str | tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(str, parse_addresses(value, MASTERS_MAX, CONTROL_PORT)))
 
-    @field_validator("masters")
+    @field_validator("host", "http_host")
     @classmethod
-    def _check_masters(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not value:
-            raise ValueError("name at least one master, as in 127.0.0.1:7441")
-        for address in value:
-            host, _, port = address.rpartition(":")
-            if not host or not port.isdigit() or not 0 < int(port) < 65536:
-                raise ValueError(f"{address!r} is not host:port, as in 127.0.0.1:7441")
-        return value
+    def _listen_host(cls, value: str) -> str:
+        return check_listen_host(value)
+
+    @field_validator("advertise_host")
+    @classmethod
+    def _advertise_host(cls, value: str) -> str:
+        return check_peer_host(value) if value else value
 
     @field_validator("capacity")
     @classmethod

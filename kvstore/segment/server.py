@@ -26,6 +26,7 @@ from kvstore.segment.identity import SegmentIdentity, new_pool_id
 from kvstore.segment.metrics import SegmentCollector
 from kvstore.segment.socket_path import default_unix_path, prepare_unix_path
 from kvstore_client._native import DataServer, SegmentStore
+from kvstore_client.address import Address
 
 logger = logging.getLogger(__name__)
 
@@ -141,11 +142,11 @@ class SegmentServer:
             "segment_listening",
             segment_id=self.segment_id,
             pool_id=self.pool_id,
-            data=f"{settings.host}:{server.tcp_port}",
-            advertised=f"{advertise_host}:{settings.advertise_port or server.tcp_port}",
+            data=str(Address(settings.host, server.tcp_port)),
+            advertised=str(Address(advertise_host, settings.advertise_port or server.tcp_port)),
             unix=unix_path or "off",
             rdma="on" if server.stats()["rdma_active"] else "off",
-            http=f"{settings.http_host}:{http_port}" if http_port >= 0 else "off",
+            http=str(Address(settings.http_host, http_port)) if http_port >= 0 else "off",
             capacity_bytes=store.stats()["capacity_bytes"],
         )
 
@@ -200,7 +201,7 @@ class SegmentServer:
             raise SegmentStartError(f"RDMA is required, but {error}") from error
         except OSError as error:
             raise SegmentStartError(
-                f"the data port {settings.host}:{settings.port} can't be opened ({error}): "
+                f"the data port {Address(settings.host, settings.port)} can't be opened ({error}): "
                 "stop what listens there, or choose another with --port (0 picks a free one)"
             ) from error
 
@@ -215,7 +216,7 @@ class SegmentServer:
             await endpoint.start()
         except OSError as error:
             raise SegmentStartError(
-                f"the status page {settings.http_host}:{settings.http_port} can't be opened "
+                f"the status page {Address(settings.http_host, settings.http_port)} can't be opened "
                 f"({error.strerror}): "
                 "choose another port with --http-port (0 picks a free one, -1 turns it off)"
             ) from error

@@ -50,7 +50,7 @@ def test_keys_of_sglang_and_of_other_backends_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("masters", "nowhere"),
+        ("masters", "no where"),
         ("deadline_ms", 0),
         ("deadline_ms", 5001),
         ("deadline_ms", "fast"),

@@ -117,8 +117,9 @@ def test_candidates_that_are_many_are_not_all_listed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("--master", "nowhere"), "--master: 'nowhere' is not host:port"),
-        (("--master", ""), "--master: name 1 to 16 masters"),
+        (("--master", "::1:7441"), "--master: '::1:7441': write an IPv6 address in brackets, as [::1]:7441"),
+        (("--master", "http://a:7441"), "write 'a:7441'"),
+        (("--master", ""), "--master: needs 1..16 addresses"),
         (("--timeout-ms", "1"), "--timeout-ms: Input should be greater than or equal to 100"),
         (("--token", "x", "--token-file", "y"), "keep one"),
         (("--token", "two words"), "visible ASCII"),

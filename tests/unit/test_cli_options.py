@@ -56,7 +56,10 @@ def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None
     ("arguments", "text"),
     [
         (("--capacity", "lots"), "--capacity: 'lots' is not a size"),
-        (("--masters", "nowhere"), "--masters: 'nowhere' is not host:port"),
+        (
+            ("--masters", "::1:7441"),
+            "--masters: '::1:7441': write an IPv6 address in brackets, as [::1]:7441",
+        ),
         (("--port", "many"), "--port: Input should be a valid integer"),
     ],
 )

@@ -18,6 +18,7 @@ from kvstore_client.config import ClientConfig, clamp_deadline_ms, parse_masters
         ("[::1]:7440", (("::1", 7440),)),
         (["a:1", "b:2"], (("a", 1), ("b", 2))),
         ([("a", 1)], (("a", 1),)),
+        ("a", (("a", 7440),)),
     ],
 )
 def test_masters_are_read_from_texts_lists_and_pairs(masters: object, expected: object) -> None:
@@ -29,7 +30,6 @@ def test_masters_are_read_from_texts_lists_and_pairs(masters: object, expected: 
     [
         "",
         ",",
-        "a",
         "a:",
         ":1",
         "a:0",
@@ -37,6 +37,9 @@ def test_masters_are_read_from_texts_lists_and_pairs(masters: object, expected: 
         "a:x",
         "::1:7440",
         "a b:1",
+        "http://a:7440",
+        "0.0.0.0:7440",
+        [("::", 7440)],
         [],
         [("a", "1")],
         [("a",)],

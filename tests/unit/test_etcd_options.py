@@ -14,6 +14,7 @@ def test_endpoints_prefix_and_options_are_read_and_have_defaults() -> None:
     assert parse_uri("etcd://a") == EtcdOptions(("a:2379",))
     options = parse_uri("etcd://a:1,b:2,c/prod/eu-1?ttl_s=5&quota_bytes=8589934592&compact_period_s=0")
     assert options.endpoints == ("a:1", "b:2", "c:2379")
+    assert parse_uri("etcd://[::1]:1,b,[fd00::7]/p").endpoints == ("[::1]:1", "b:2379", "[fd00::7]:2379")
     assert options.key_prefix == b"/prod/eu-1/"
     assert (options.ttl_s, options.quota_bytes, options.compact_period_s) == (5.0, 8 << 30, 0.0)
 
@@ -27,6 +28,9 @@ def test_endpoints_prefix_and_options_are_read_and_have_defaults() -> None:
         "etcd://a:x",
         "etcd://a:70000",
         "etcd://user@a:1",
+        "etcd://::1:2379",
+        "etcd://[a]:1",
+        "etcd://a:1#b",
         "etcd://a:1,a:1",
         "etcd://a:1,,b:1",
         "etcd://" + ",".join(f"a{i}:1" for i in range(17)),

@@ -20,13 +20,23 @@ def test_what_is_given_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch
     assert SegmentSettings(capacity="4GiB").capacity == "4GiB"
 
 
+def test_masters_without_a_port_are_at_the_control_port_and_ipv6_keeps_its_brackets() -> None:
+    settings = SegmentSettings(masters="m-0, [::1]:7,m-0:7441", host="[::1]")  # type: ignore[arg-type]
+    assert settings.masters == ("m-0:7441", "[::1]:7")
+    assert settings.host == "::1"
+
+
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"masters": ""}, "at least one master"),
-        ({"masters": "nowhere"}, "not host:port"),
-        ({"masters": "a:0"}, "not host:port"),
-        ({"masters": "a:70000"}, "not host:port"),
+        ({"masters": ""}, "needs 1..64 addresses"),
+        ({"masters": "::1:7441"}, r"in brackets, as \[::1\]:7441"),
+        ({"masters": "http://a:7441/"}, "write 'a:7441'"),
+        ({"masters": "0.0.0.0:7441"}, "listens on, not where it is reached"),
+        ({"masters": "a:0"}, "a port is a number in 1..65535"),
+        ({"masters": "a:70000"}, "a port is a number in 1..65535"),
+        ({"host": "a:7450"}, "the port has an option of its own"),
+        ({"advertise_host": "0.0.0.0"}, "listens on, not where it is reached"),
         ({"capacity": "many"}, "not a size"),
         ({"capacity": "1"}, "smallest pool is 1.0 MiB"),
         ({"port": "70000"}, "65535"),

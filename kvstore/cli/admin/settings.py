@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from kvstore.cli.errors import EXIT_USAGE, fail
 from kvstore.common.control_metadata import check_token
+from kvstore_client.address import CONTROL_PORT, parse_addresses
 
 MASTERS_MAX = 16
 # What the container of a master, and the shell of `kvstore up`, have in their environment anyway.
@@ -24,7 +25,7 @@ class AdminSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="KVSTORE_ADMIN_", extra="forbid", frozen=True)
 
     master: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=("127.0.0.1:7441",),
+        default=(f"127.0.0.1:{CONTROL_PORT}",),
         description="Control addresses of the masters, host:port, separated by commas.",
     )
     token: SecretStr = Field(
@@ -39,19 +40,8 @@ class AdminSettings(BaseSettings):
 
     @field_validator("master", mode="before")
     @classmethod
-    def _split(cls, value: Any) -> Any:
-        return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
-
-    @field_validator("master")
-    @classmethod
-    def _check(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not 0 < len(value) <= MASTERS_MAX:
-            raise ValueError(f"name 1 to {MASTERS_MAX} masters, as in 127.0.0.1:7441")
-        for address in value:
-            host, _, port = address.rpartition(":")
-            if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-                raise ValueError(f"{address!r} is not host:port, as in 127.0.0.1:7441")
-        return tuple(dict.fromkeys(value))
+    def _parse(cls, value: str | tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(str, parse_addresses(value, MASTERS_MAX, CONTROL_PORT)))
 
     @model_validator(mode="after")
     def _one_token(self) -> AdminSettings:

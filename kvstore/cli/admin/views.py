@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from kvstore.v1 import admin_pb2 as pb
+from kvstore_client.address import Address
 from kvstore_client.wire import SegmentState
 
 View = dict[str, Any]
@@ -19,7 +20,7 @@ def segment_view(segment: Any) -> View:
         "index": segment.index,
         "segment_id": segment.segment_id.hex(),
         "pool_id": segment.pool_id.hex(),
-        "address": address_of(segment.host, segment.tcp_port),
+        "address": str(Address(segment.host, segment.tcp_port)),
         "unix_path": segment.unix_path,
         "state": state_name(segment.state),
         "attached": known(segment, "attached"),
@@ -56,10 +57,6 @@ def state_name(state: int) -> str:
 def role_name(role: int) -> str:
     """As state_name, of a master."""
     return _ROLES.get(role, f"role {role}")
-
-
-def address_of(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def identity_summary(identity: View, characters_max: int = 60) -> str:

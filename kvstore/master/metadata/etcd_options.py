@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from kvstore.common.errors import StoreError
+from kvstore_client.address import Address, AddressError
 
 DEFAULT_PORT = 2379
 ENDPOINTS_MAX = 16
 PREFIX_BYTES_MAX = 128
+_URI_FORM = re.compile(r"etcd://(?P<endpoints>[^/?#]*)(?P<path>/[^?#]*)?(\?(?P<query>[^#]*))?")
 _PREFIX_FORM = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 
 
@@ -42,31 +44,29 @@ _RANGES = {
 
 def parse_uri(uri: str) -> EtcdOptions:
     """StoreError says what is wrong with the URI."""
-    parts = urlsplit(uri)
-    endpoints = tuple(_endpoint(uri, text) for text in parts.netloc.split(","))
+    # Not urlsplit: it takes what stands between the slashes for one host, and knows one pair of brackets there.
+    parts = _URI_FORM.fullmatch(uri)
+    if parts is None:
+        raise StoreError(f"{uri!r}: write it as etcd://host:port,host:port/prefix")
+    named = parts["endpoints"].split(",")
+    try:
+        endpoints = tuple(str(Address.parse(text, DEFAULT_PORT)) for text in named)
+    except AddressError as error:
+        raise StoreError(f"{uri!r}: {error}; write it as etcd://host:port,host:port/prefix") from None
     if len(endpoints) > ENDPOINTS_MAX or len(set(endpoints)) != len(endpoints):
         raise StoreError(f"{uri!r}: name 1 to {ENDPOINTS_MAX} different endpoints")
-    prefix = parts.path.strip("/") or EtcdOptions.prefix
+    prefix = (parts["path"] or "").strip("/") or EtcdOptions.prefix
     if len(prefix) > PREFIX_BYTES_MAX or not _PREFIX_FORM.fullmatch(prefix):
         raise StoreError(
             f"{uri!r}: the prefix has letters, digits, '.', '_', '-' and single '/', and at most "
             f"{PREFIX_BYTES_MAX} of them"
         )
     values: dict[str, float | int] = {}
-    for name, text in parse_qsl(parts.query, keep_blank_values=True):
+    for name, text in parse_qsl(parts["query"] or "", keep_blank_values=True):
         if name not in _RANGES:
             raise StoreError(f"{uri!r}: no option {name!r}; there are {', '.join(sorted(_RANGES))}")
         values[name] = _number(uri, name, text)
     return EtcdOptions(endpoints, prefix, **values)  # type: ignore[arg-type]
-
-
-def _endpoint(uri: str, text: str) -> str:
-    host, colon, port = text.rpartition(":")
-    if not colon:
-        host, port = text, str(DEFAULT_PORT)
-    if not host or "@" in host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise StoreError(f"{uri!r}: write it as etcd://host:port,host:port/prefix, not {text!r}")
-    return f"{host}:{port}"
 
 
 def _number(uri: str, name: str, text: str) -> float | int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from urllib.parse import urlsplit
 
 from kvstore.common.errors import StoreError
 from kvstore.master.metadata.store import MetadataStore
@@ -17,9 +16,14 @@ _FACTORIES = {
 }
 
 
+def scheme_of(uri: str) -> str:
+    """What kind of store it names."""
+    return uri.partition(":")[0]
+
+
 def metadata_store(uri: str) -> MetadataStore:
     """A store, not opened yet. StoreError names the schemes there are."""
-    scheme = urlsplit(uri).scheme
+    scheme = scheme_of(uri)
     if scheme not in _FACTORIES:
         raise StoreError(
             f"no metadata store for {uri!r}: use one of {', '.join(s + ':' for s in sorted(_FACTORIES))}"
