@@ -12,7 +12,7 @@ from kvstore_client.config import (
     check_text,
 )
 from kvstore_client.errors import ConfigError
-from kvstore_client.wire import PIN_MS_MAX, TOKEN_BYTES_MAX
+from kvstore_client.protocol import PIN_MS_MAX, TOKEN_BYTES_MAX
 
 # SGLang gives up on a storage thread after 10 s, and a call that takes long holds up every later one of its
 # kind on all ranks.

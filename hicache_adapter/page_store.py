@@ -10,8 +10,8 @@ from hicache_adapter.config import AdapterConfig
 from kvstore_client import Client, Identity, Pieces, Shard, _native
 from kvstore_client.keys import POOL_KV
 from kvstore_client.objects import DONE_FOUND, DONE_STORED, key_truths
+from kvstore_client.protocol import Status
 from kvstore_client.throttle import ThrottledLog
-from kvstore_client.wire import Status
 
 logger = logging.getLogger("hicache_adapter")
 

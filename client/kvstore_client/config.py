@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kvstore_client.address import DIRECTORY_PORT, Address, AddressError
 from kvstore_client.errors import ConfigError
-from kvstore_client.wire import NAME_BYTES_MAX, PIN_MS_MAX, TOKEN_BYTES_MAX
+from kvstore_client.protocol import NAME_BYTES_MAX, PIN_MS_MAX, TOKEN_BYTES_MAX
 
 MASTERS_MAX = 64
 PATH_BYTES_MAX = 4096

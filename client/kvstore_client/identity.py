@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, fields
 
 from kvstore_client.errors import ConfigError
-from kvstore_client.wire import IDENTITY_BYTES_MAX, NAME_BYTES_MAX
+from kvstore_client.protocol import IDENTITY_BYTES_MAX, NAME_BYTES_MAX
 
 
 @dataclass(frozen=True)

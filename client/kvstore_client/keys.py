@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kvstore_client import _native
-from kvstore_client.wire import SHARDS_MAX
+from kvstore_client.protocol import SHARDS_MAX
 
 HASH_BYTES = 32
 

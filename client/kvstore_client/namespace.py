@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from kvstore_client import keys as keymod
 from kvstore_client.config import clamp_deadline_ms
 from kvstore_client.objects import Objects
-from kvstore_client.wire import Status
+from kvstore_client.protocol import Status
 
 if TYPE_CHECKING:
     from kvstore_client.client import Client

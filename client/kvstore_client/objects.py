@@ -11,7 +11,7 @@ from kvstore_client import keys as keymod
 from kvstore_client._native import Pieces
 from kvstore_client.config import clamp_deadline_ms
 from kvstore_client.memory import BorrowedMemory
-from kvstore_client.wire import ENTRIES_MAX, KEYS_MAX, Status
+from kvstore_client.protocol import ENTRIES_MAX, KEYS_MAX, Status
 
 if TYPE_CHECKING:
     from kvstore_client.client import Client

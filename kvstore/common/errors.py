@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvstore_client.wire import Status
+from kvstore_client.protocol import Status
 
 
 class KvstoreError(Exception):

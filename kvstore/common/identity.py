@@ -9,7 +9,7 @@ from typing import Any
 
 from kvstore.common.errors import RefusedError
 from kvstore_client._native import namespace_id
-from kvstore_client.wire import IDENTITY_BYTES_MAX, Status
+from kvstore_client.protocol import IDENTITY_BYTES_MAX, Status
 
 __all__ = ["canonical_json", "check_identity", "identity_hash", "namespace_id"]
 

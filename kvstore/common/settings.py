@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from kvstore.common.control_metadata import check_token
 from kvstore.common.logs import LogFormat
-from kvstore_client.wire import TOKEN_BYTES_MAX
+from kvstore_client.protocol import TOKEN_BYTES_MAX
 
 
 class ServerSettings(BaseSettings):

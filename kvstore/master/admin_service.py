@@ -19,7 +19,7 @@ from kvstore.master.health import leader_problems, standby_problems
 from kvstore.master.roles import Backend, Roles
 from kvstore.v1 import admin_pb2 as pb
 from kvstore.v1 import admin_pb2_grpc
-from kvstore_client.wire import FINGERPRINT_BYTES, NAMESPACE_BYTES, PEER_ID_BYTES, MapRecord, SegmentState
+from kvstore_client.protocol import FINGERPRINT_BYTES, NAMESPACE_BYTES, PEER_ID_BYTES, MapRecord, SegmentState
 
 _SERVING = (SegmentState.LIVE, SegmentState.DRAINING)
 

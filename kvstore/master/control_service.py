@@ -21,7 +21,7 @@ from kvstore.master.metrics import MasterMetrics
 from kvstore.master.roles import Backend, Roles
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
-from kvstore_client.wire import PEER_ID_BYTES, VERSION_MAX, VERSION_MIN, Status
+from kvstore_client.protocol import PEER_ID_BYTES, VERSION_MAX, VERSION_MIN, Status
 
 logger = logging.getLogger(__name__)
 

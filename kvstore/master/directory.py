@@ -22,7 +22,7 @@ from kvstore.master.metrics import MasterMetrics
 from kvstore.master.placement import Candidate, PlacementPolicy
 from kvstore.master.state import DirectoryState, Recovered, StateLimits
 from kvstore_client._native import DirectoryIndex
-from kvstore_client.wire import MapRecord, NamespaceReply, Status
+from kvstore_client.protocol import MapRecord, NamespaceReply, Status
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from kvstore.common.identity import check_identity
 from kvstore.common.logs import log_event
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.roles import Roles
-from kvstore_client import _native, wire
-from kvstore_client.wire import FLAG_REPLY, HEADER, HEADER_BYTES, MAGIC, PREFIX, Op, Status, WireError
+from kvstore_client import _native, protocol
+from kvstore_client.protocol import FLAG_REPLY, HEADER, HEADER_BYTES, MAGIC, PREFIX, Op, Status, WireError
 
 logger = logging.getLogger(__name__)
 
@@ -176,10 +176,10 @@ class DirectoryConnection(asyncio.Protocol):
             magic, version, op, flags, request_id, body_bytes, payload_bytes = HEADER.unpack_from(data, at)
             if (
                 magic != MAGIC
-                or version != wire.VERSION_MAX
+                or version != protocol.VERSION_MAX
                 or flags & FLAG_REPLY
                 or payload_bytes
-                or body_bytes > (wire.BODY_BYTES_MAX if self._greeted else HELLO_BODY_BYTES_MAX)
+                or body_bytes > (protocol.BODY_BYTES_MAX if self._greeted else HELLO_BODY_BYTES_MAX)
             ):
                 self._refuse_frame(magic, version, op, request_id)
                 break
@@ -204,7 +204,7 @@ class DirectoryConnection(asyncio.Protocol):
     def _reply(self, op: int, request_id: int, fields: bytes, keys: int = 0) -> None:
         prefix = PREFIX.pack(0, 0, 0, self._roles.backend.map_epoch)
         header = HEADER.pack(
-            MAGIC, wire.VERSION_MAX, op, FLAG_REPLY, request_id, len(prefix) + len(fields), 0
+            MAGIC, protocol.VERSION_MAX, op, FLAG_REPLY, request_id, len(prefix) + len(fields), 0
         )
         self._out.append(header + prefix + fields)
         self._port.count(op, 0, keys)
@@ -212,13 +212,13 @@ class DirectoryConnection(asyncio.Protocol):
             self._flush()
 
     def _refuse(self, op: int, request_id: int, status: Status, text: str) -> None:
-        prefix = wire.ReplyPrefix(status, text, self._roles.map_epoch)
-        self._out.append(wire.reply_frame(op, request_id, prefix))
+        prefix = protocol.ReplyPrefix(status, text, self._roles.map_epoch)
+        self._out.append(protocol.reply_frame(op, request_id, prefix))
         self._port.count(op, status)
 
     def _refuse_frame(self, magic: int, version: int, op: int, request_id: int) -> None:
         """A header that can't be a request of ours: what follows can't be told apart any more."""
-        if magic == MAGIC and not wire.VERSION_MIN <= version <= wire.VERSION_MAX:
+        if magic == MAGIC and not protocol.VERSION_MIN <= version <= protocol.VERSION_MAX:
             self._refuse_version(op, request_id, f"frame version {version}")
             return
         self._port.metrics.bad_frames.inc()
@@ -226,7 +226,9 @@ class DirectoryConnection(asyncio.Protocol):
         self.close()
 
     def _refuse_version(self, op: int, request_id: int, what: str) -> None:
-        text = f"{what} is not spoken here: this master speaks {wire.VERSION_MIN} to {wire.VERSION_MAX}"
+        text = (
+            f"{what} is not spoken here: this master speaks {protocol.VERSION_MIN} to {protocol.VERSION_MAX}"
+        )
         self._port.metrics.version_refusals.labels("directory").inc()
         log_event(logger, logging.ERROR, "version_refused", peer=self._peer, text=text)
         self._refuse(op, request_id, Status.UNSUPPORTED_VERSION, text)
@@ -241,15 +243,17 @@ class DirectoryConnection(asyncio.Protocol):
             elif op in _HOT:
                 self._hot(op, request_id, body)
             elif op == Op.MAP:
-                wire.MapRequest.decode(body)
-                self._reply(op, request_id, wire.MapReply(tuple(self._roles.backend.segment_map())).encode())
+                protocol.MapRequest.decode(body)
+                self._reply(
+                    op, request_id, protocol.MapReply(tuple(self._roles.backend.segment_map())).encode()
+                )
             elif op == Op.OPEN_NAMESPACE:
-                opened = wire.OpenNamespaceRequest.decode(body)
+                opened = protocol.OpenNamespaceRequest.decode(body)
                 check_identity(opened.identity)
                 work = self._roles.backend.open_namespace(opened.identity, opened.name)
                 self._wait_for(op, request_id, work)
             elif op == Op.BUMP_NAMESPACE:
-                bumped = wire.BumpNamespaceRequest.decode(body)
+                bumped = protocol.BumpNamespaceRequest.decode(body)
                 self._wait_for(op, request_id, self._roles.backend.bump_namespace(bumped.ns))
             else:
                 raise RefusedError(Status.BAD_REQUEST, f"op {op} is none of the directory port's")
@@ -282,7 +286,7 @@ class DirectoryConnection(asyncio.Protocol):
         elif op == Op.LOOKUP:
             fields = backend.index.lookup(body)
         else:
-            preferred = _PREFERRED_AT.unpack_from(body)[0] if len(body) >= 16 else wire.NO_SEGMENT
+            preferred = _PREFERRED_AT.unpack_from(body)[0] if len(body) >= 16 else protocol.NO_SEGMENT
             fields = backend.place(body, preferred)
         self._reply(op, request_id, fields, keys)
 
@@ -293,12 +297,12 @@ class DirectoryConnection(asyncio.Protocol):
             self.close()
             return
         try:
-            hello = wire.HelloRequest.decode(body)
+            hello = protocol.HelloRequest.decode(body)
         except WireError as error:
             self._refuse(op, request_id, error.status, str(error))
             self.close()
             return
-        if hello.min_version > wire.VERSION_MAX or hello.max_version < wire.VERSION_MIN:
+        if hello.min_version > protocol.VERSION_MAX or hello.max_version < protocol.VERSION_MIN:
             self._refuse_version(op, request_id, f"version {hello.min_version} to {hello.max_version}")
         elif not hmac.compare_digest(hello.token.encode(), self._port.options.token):
             self._port.metrics.unauthorized.labels("directory").inc()
@@ -308,28 +312,30 @@ class DirectoryConnection(asyncio.Protocol):
         else:
             self._admit(op, request_id, hello)
 
-    def _admit(self, op: int, request_id: int, hello: wire.HelloRequest) -> None:
+    def _admit(self, op: int, request_id: int, hello: protocol.HelloRequest) -> None:
         try:
             cluster_id = self._roles.backend.cluster_id
         except RefusedError as error:
             self._refuse(op, request_id, error.status, str(error))
             self.close()
             return
-        if hello.expected_peer not in (wire.ANY_PEER, cluster_id):
+        if hello.expected_peer not in (protocol.ANY_PEER, cluster_id):
             self._refuse(op, request_id, Status.WRONG_PEER, f"this is cluster {cluster_id.hex()}")
             self.close()
             return
         self._greeted = True
         if self._hello_timer is not None:
             self._hello_timer.cancel()
-        reply = wire.HelloReply(min(hello.max_version, wire.VERSION_MAX), cluster_id)
+        reply = protocol.HelloReply(min(hello.max_version, protocol.VERSION_MAX), cluster_id)
         self._reply(op, request_id, reply.encode())
 
-    def _wait_for(self, op: int, request_id: int, work: Coroutine[Any, Any, wire.NamespaceReply]) -> None:
+    def _wait_for(self, op: int, request_id: int, work: Coroutine[Any, Any, protocol.NamespaceReply]) -> None:
         self._transport.pause_reading()
         self._waiting = asyncio.create_task(self._finish(op, request_id, work))
 
-    async def _finish(self, op: int, request_id: int, work: Coroutine[Any, Any, wire.NamespaceReply]) -> None:
+    async def _finish(
+        self, op: int, request_id: int, work: Coroutine[Any, Any, protocol.NamespaceReply]
+    ) -> None:
         try:
             self._reply(op, request_id, (await work).encode())
         except RefusedError as error:

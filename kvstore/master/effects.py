@@ -9,7 +9,7 @@ from typing import Any
 
 from kvstore.master.changes import Change
 from kvstore.master.metadata.store import Op
-from kvstore_client.wire import Status
+from kvstore_client.protocol import Status
 
 
 @dataclass(frozen=True, slots=True)

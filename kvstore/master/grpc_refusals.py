@@ -10,7 +10,7 @@ import grpc.aio
 from kvstore.common.control_metadata import LEADER_ADDRESS_KEY, LEADER_ROLE, ROLE_KEY, STANDBY_ROLE
 from kvstore.common.errors import RefusedError
 from kvstore.master.roles import Backend, Roles
-from kvstore_client.wire import Status
+from kvstore_client.protocol import Status
 
 GRPC_CODES = {
     Status.BAD_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,

@@ -9,7 +9,7 @@ from kvstore.master.directory import StoreView
 from kvstore.master.metadata.store import SpaceLevel
 from kvstore.master.segment_table import Segment
 from kvstore_client.address import Address
-from kvstore_client.wire import SegmentState
+from kvstore_client.protocol import SegmentState
 
 NAMED_MAX = 5
 

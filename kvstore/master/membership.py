@@ -37,7 +37,7 @@ from kvstore.master.layout import SegmentRecord
 from kvstore.master.metadata.store import Delete, Op, Put
 from kvstore.master.segment_table import Segment, SegmentTable
 from kvstore_client._native import DirectoryIndex
-from kvstore_client.wire import SegmentState, Status
+from kvstore_client.protocol import SegmentState, Status
 
 
 @dataclass(frozen=True)

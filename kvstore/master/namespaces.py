@@ -25,7 +25,7 @@ from kvstore.master.effects import (
 from kvstore.master.events import NamespaceBumped, NamespaceOpened
 from kvstore.master.layout import NamespaceRecord
 from kvstore.master.metadata.store import Put
-from kvstore_client.wire import Status
+from kvstore_client.protocol import Status
 
 # Ids of past epochs that BUMP recognises as "already bumped"; an older one is simply stale.
 PAST_IDS_MAX = 65_536

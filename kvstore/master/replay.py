@@ -21,7 +21,7 @@ from kvstore.master.metadata.store import Delete, Op
 from kvstore.master.records import Record, RecordKind
 from kvstore.master.state import RecoveredSegment
 from kvstore_client._native import DirectoryIndex
-from kvstore_client.wire_journal import count_entries, skip_entries
+from kvstore_client.protocol.journal import count_entries, skip_entries
 
 logger = logging.getLogger(__name__)
 

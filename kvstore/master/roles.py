@@ -13,7 +13,7 @@ from kvstore.master.layout import SegmentRecord
 from kvstore.master.replay import Replay
 from kvstore.master.state import DirectoryState
 from kvstore_client._native import DirectoryIndex
-from kvstore_client.wire import MapRecord, NamespaceReply, SegmentState, Status
+from kvstore_client.protocol import MapRecord, NamespaceReply, SegmentState, Status
 
 
 class Backend(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kvstore.master.layout import SegmentRecord
-from kvstore_client.wire import MapRecord, SegmentState
+from kvstore_client.protocol import MapRecord, SegmentState
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from kvstore.master.namespaces import Namespaces
 from kvstore.master.segment_logs import LogLimits, SegmentLogs
 from kvstore.master.segment_table import SegmentTable
 from kvstore_client._native import DirectoryIndex
-from kvstore_client.wire import MapRecord, SegmentState
+from kvstore_client.protocol import MapRecord, SegmentState
 
 
 @dataclass(frozen=True)

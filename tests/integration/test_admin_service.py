@@ -16,8 +16,9 @@ from kvstore.v1 import admin_pb2_grpc, control_pb2
 from kvstore import __version__
 from kvstore.common.control_metadata import token_metadata
 from kvstore.master.server import MasterServer
-from kvstore_client import wire
-from kvstore_client.wire import Op, SegmentState, Status
+from kvstore_client import protocol
+from kvstore_client.protocol import Op, SegmentState, Status
+from support import wire
 from support.etcd_server import own_prefix, shared_etcd
 from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints, settings, until
 
@@ -288,7 +289,7 @@ async def test_nothing_is_placed_on_a_segment_that_drains(
         assert set(await place(client, ns, seed)) == {1}
     assert list((await admin.status()).problems) == []
     await admin.drain(other.segment_id)
-    assert set(await place(client, ns, 99)) == {wire.NO_SEGMENT}
+    assert set(await place(client, ns, 99)) == {protocol.NO_SEGMENT}
     assert "being drained" in (await admin.status()).problems[0]
     restored = await admin.drain(segment.segment_id, False)
     assert (restored.state, restored.draining) == (SegmentState.LIVE, False)

@@ -17,9 +17,10 @@ from kvstore.master.metadata.etcd_client import EtcdClient
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.roles import Roles
 from kvstore.master.server import MasterServer
-from kvstore_client import wire
-from kvstore_client.wire import Op, SegmentState, Status
-from kvstore_client.wire_journal import JournalOp
+from kvstore_client import protocol
+from kvstore_client.protocol import Op, SegmentState, Status
+from kvstore_client.protocol.journal import JournalOp
+from support import wire
 from support.etcd_server import own_prefix, shared_etcd
 from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints, settings, until
 
@@ -90,8 +91,8 @@ async def test_a_standby_answers_reads_like_the_leader_and_refuses_changes(start
 
     for op, request in (
         (Op.PLACE, wire.PlaceRequest(ns, (100,), fingerprints(1, seed=2))),
-        (Op.BUMP_NAMESPACE, wire.BumpNamespaceRequest(ns)),
-        (Op.OPEN_NAMESPACE, wire.OpenNamespaceRequest(b'{"model":"new"}', "test")),
+        (Op.BUMP_NAMESPACE, protocol.BumpNamespaceRequest(ns)),
+        (Op.OPEN_NAMESPACE, protocol.OpenNamespaceRequest(b'{"model":"new"}', "test")),
         (Op.EXISTS, wire.ExistsRequest(b"\x00" * 8, fps)),
     ):
         status, text = await here.call(op, request)
@@ -222,16 +223,16 @@ async def test_a_cleared_namespace_stays_cleared_after_a_fail_over(start_master:
     leader, standby = await start_master(), await start_master()
     there, here = [await DirectoryPeer.greeted(server.directory_port) for server in (leader, standby)]
     old = await there.open_namespace(model="m")
-    status, fields = await there.call(Op.BUMP_NAMESPACE, wire.BumpNamespaceRequest(old))
-    new = wire.NamespaceReply.decode(fields).ns
+    status, fields = await there.call(Op.BUMP_NAMESPACE, protocol.BumpNamespaceRequest(old))
+    new = protocol.NamespaceReply.decode(fields).ns
     assert status is Status.OK and new != old
     await leader.stop()
     await until(lambda: role(standby) == "leader", "the standby leads")
     assert await here.open_namespace(model="m") == new
     status, _ = await here.call(Op.EXISTS, wire.ExistsRequest(old, fingerprints(1, seed=1)))
     assert status is Status.STALE_NAMESPACE
-    status, fields = await here.call(Op.BUMP_NAMESPACE, wire.BumpNamespaceRequest(old))
-    assert status is Status.OK and wire.NamespaceReply.decode(fields).ns == new
+    status, fields = await here.call(Op.BUMP_NAMESPACE, protocol.BumpNamespaceRequest(old))
+    assert status is Status.OK and protocol.NamespaceReply.decode(fields).ns == new
 
 
 async def test_a_fenced_write_is_refused_counted_and_ends_the_leadership(

@@ -13,8 +13,8 @@ import pytest
 from kvstore.v1 import control_pb2 as pb
 
 from kvstore.master.server import MasterServer
-from kvstore_client.wire import SegmentState, Status
-from kvstore_client.wire_journal import JournalGroup, JournalOp, encode_groups
+from kvstore_client.protocol import SegmentState, Status
+from kvstore_client.protocol.journal import JournalGroup, JournalOp, encode_groups
 from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints, settings, until
 
 

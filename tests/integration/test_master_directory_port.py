@@ -14,8 +14,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from kvstore.master.server import MasterServer
-from kvstore_client import wire
-from kvstore_client.wire import ALREADY_THERE, NO_SEGMENT, OTHER_LENGTH, Op, Status
+from kvstore_client import protocol
+from kvstore_client.protocol import ALREADY_THERE, NO_SEGMENT, OTHER_LENGTH, Op, Status
+from support import wire
 from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints, settings, until
 
 
@@ -51,11 +52,11 @@ def metric(master: MasterServer, name: str, **labels: str) -> float:
 
 async def test_hello_names_version_caps_and_cluster(master: MasterServer) -> None:
     peer = await DirectoryPeer.connect(master.directory_port)
-    status, fields = await peer.call(Op.HELLO, wire.HelloRequest(wire.Role.CLIENT))
-    hello = wire.HelloReply.decode(fields)
-    assert (status, hello.version, hello.max_keys) == (Status.OK, 1, wire.KEYS_MAX)
+    status, fields = await peer.call(Op.HELLO, protocol.HelloRequest(protocol.Role.CLIENT))
+    hello = protocol.HelloReply.decode(fields)
+    assert (status, hello.version, hello.max_keys) == (Status.OK, 1, protocol.KEYS_MAX)
     assert hello.peer_id == master.directory.state.cluster_id
-    same = wire.HelloRequest(wire.Role.CLIENT, expected_peer=hello.peer_id)
+    same = protocol.HelloRequest(protocol.Role.CLIENT, expected_peer=hello.peer_id)
     assert (await (await DirectoryPeer.connect(master.directory_port)).call(Op.HELLO, same))[0] is Status.OK
     peer.close()
 
@@ -63,16 +64,16 @@ async def test_hello_names_version_caps_and_cluster(master: MasterServer) -> Non
 @pytest.mark.parametrize(
     ("op", "hello", "status"),
     [
-        (Op.HELLO, wire.HelloRequest(1, min_version=2, max_version=9), Status.UNSUPPORTED_VERSION),
-        (Op.HELLO, wire.HelloRequest(1, min_version=0, max_version=0), Status.UNSUPPORTED_VERSION),
-        (Op.HELLO, wire.HelloRequest(1, token="wrong"), Status.UNAUTHORIZED),
-        (Op.HELLO, wire.HelloRequest(1, expected_peer=b"x" * 16), Status.WRONG_PEER),
+        (Op.HELLO, protocol.HelloRequest(1, min_version=2, max_version=9), Status.UNSUPPORTED_VERSION),
+        (Op.HELLO, protocol.HelloRequest(1, min_version=0, max_version=0), Status.UNSUPPORTED_VERSION),
+        (Op.HELLO, protocol.HelloRequest(1, token="wrong"), Status.UNAUTHORIZED),
+        (Op.HELLO, protocol.HelloRequest(1, expected_peer=b"x" * 16), Status.WRONG_PEER),
         (Op.HELLO, b"\x01\x01", Status.BAD_REQUEST),
-        (Op.MAP, wire.MapRequest(), Status.BAD_REQUEST),
+        (Op.MAP, protocol.MapRequest(), Status.BAD_REQUEST),
     ],
 )
 async def test_a_wrong_greeting_is_answered_and_closed(
-    master: MasterServer, op: Op, hello: wire.HelloRequest | bytes, status: Status
+    master: MasterServer, op: Op, hello: protocol.HelloRequest | bytes, status: Status
 ) -> None:
     peer = await DirectoryPeer.connect(master.directory_port)
     answered, text = await peer.call(op, hello)
@@ -87,7 +88,7 @@ async def test_the_token_is_asked_for_and_refusals_are_counted(tmp_path: Path) -
     try:
         for token in ("", "s3cre", "s3crets", "S3cret"):
             peer = await DirectoryPeer.connect(server.directory_port)
-            assert (await peer.call(Op.HELLO, wire.HelloRequest(1, token)))[0] is Status.UNAUTHORIZED
+            assert (await peer.call(Op.HELLO, protocol.HelloRequest(1, token)))[0] is Status.UNAUTHORIZED
             assert await peer.ended()
         assert metric(server, "kvstore_master_unauthorized_total", port="directory") == 4
         (await DirectoryPeer.greeted(server.directory_port, "s3cret")).close()
@@ -97,7 +98,7 @@ async def test_the_token_is_asked_for_and_refusals_are_counted(tmp_path: Path) -
 
 async def test_another_frame_version_is_a_loud_typed_error(master: MasterServer) -> None:
     peer = await DirectoryPeer.connect(master.directory_port)
-    peer.writer.write(wire.request_frame(Op.HELLO, 5, wire.HelloRequest(1).encode(), version=2))
+    peer.writer.write(protocol.request_frame(Op.HELLO, 5, protocol.HelloRequest(1).encode(), version=2))
     header, prefix, _ = await peer.receive()
     assert (header.request_id, prefix.status) == (5, Status.UNSUPPORTED_VERSION)
     assert "1 to 1" in prefix.text
@@ -144,8 +145,8 @@ async def test_a_bumped_namespace_is_stale_at_once_and_empty_again(
     fps = fingerprints(3, 1)
     await segment.journal(ns, fps)
     await segment.acked()
-    status, fields = await peer.call(Op.BUMP_NAMESPACE, wire.BumpNamespaceRequest(ns))
-    bumped = wire.NamespaceReply.decode(fields)
+    status, fields = await peer.call(Op.BUMP_NAMESPACE, protocol.BumpNamespaceRequest(ns))
+    bumped = protocol.NamespaceReply.decode(fields)
     assert (status, bumped.epoch) == (Status.OK, 1)
     for op, message in (
         (Op.EXISTS, wire.ExistsRequest(ns, fps)),
@@ -157,17 +158,17 @@ async def test_a_bumped_namespace_is_stale_at_once_and_empty_again(
     message = await segment.read()
     assert list(message.retire_namespaces.namespaces) == [ns]
     # A late bump of the old epoch is told the current one and changes nothing.
-    _, fields = await peer.call(Op.BUMP_NAMESPACE, wire.BumpNamespaceRequest(ns))
-    assert wire.NamespaceReply.decode(fields) == bumped
+    _, fields = await peer.call(Op.BUMP_NAMESPACE, protocol.BumpNamespaceRequest(ns))
+    assert protocol.NamespaceReply.decode(fields) == bumped
 
 
 async def test_many_clients_that_bump_at_once_make_one_new_epoch(master: MasterServer) -> None:
     peers = [await DirectoryPeer.greeted(master.directory_port) for _ in range(8)]
     ids = await asyncio.gather(*(p.open_namespace(model="m") for p in peers))
     assert len(set(ids)) == 1
-    bump = wire.BumpNamespaceRequest(ids[0])
+    bump = protocol.BumpNamespaceRequest(ids[0])
     replies = await asyncio.gather(*(p.call(Op.BUMP_NAMESPACE, bump) for p in peers))
-    assert {wire.NamespaceReply.decode(fields).epoch for _, fields in replies} == {1}
+    assert {protocol.NamespaceReply.decode(fields).epoch for _, fields in replies} == {1}
     for p in peers:
         p.close()
 
@@ -181,7 +182,7 @@ async def test_pipelined_requests_are_answered_in_order(peer: DirectoryPeer, seg
     for i in range(200):
         if i % 50 == 7:  # waits for the store
             identity = b'{"model":"other%d"}' % i
-            sent.append((peer.send(Op.OPEN_NAMESPACE, wire.OpenNamespaceRequest(identity).encode()), 0))
+            sent.append((peer.send(Op.OPEN_NAMESPACE, protocol.OpenNamespaceRequest(identity).encode()), 0))
         else:
             count = i % 40 + 1
             sent.append((peer.send(Op.EXISTS, wire.ExistsRequest(ns, fps[: 16 * count]).encode()), count))
@@ -194,7 +195,7 @@ async def test_pipelined_requests_are_answered_in_order(peer: DirectoryPeer, seg
 
 async def test_frames_in_pieces_of_any_size_are_put_together(peer: DirectoryPeer) -> None:
     ns = await peer.open_namespace(model="m")
-    frame = wire.request_frame(Op.EXISTS, 9, wire.ExistsRequest(ns, fingerprints(30, 1)).encode())
+    frame = protocol.request_frame(Op.EXISTS, 9, wire.ExistsRequest(ns, fingerprints(30, 1)).encode())
     rng = random.Random(4)
     for _ in range(5):
         at = 0
@@ -209,10 +210,10 @@ async def test_frames_in_pieces_of_any_size_are_put_together(peer: DirectoryPeer
 
 async def test_the_largest_batch_is_answered_and_a_larger_one_refused(peer: DirectoryPeer) -> None:
     ns = await peer.open_namespace(model="m")
-    assert await peer.exists(ns, bytes(16 * wire.ENTRIES_MAX)) == [False] * wire.ENTRIES_MAX
-    over = ns + struct.pack("<II", wire.ENTRIES_MAX + 1, 0) + bytes(16 * (wire.ENTRIES_MAX + 1))
+    assert await peer.exists(ns, bytes(16 * protocol.ENTRIES_MAX)) == [False] * protocol.ENTRIES_MAX
+    over = ns + struct.pack("<II", protocol.ENTRIES_MAX + 1, 0) + bytes(16 * (protocol.ENTRIES_MAX + 1))
     assert (await peer.call(Op.EXISTS, over))[0] is Status.TOO_LARGE
-    long = wire.PlaceRequest(ns, (wire.OBJECT_BYTES_MAX + 1,), bytes(16)).encode()
+    long = wire.PlaceRequest(ns, (protocol.OBJECT_BYTES_MAX + 1,), bytes(16)).encode()
     assert (await peer.call(Op.PLACE, long))[0] is Status.TOO_LARGE
     assert await peer.exists(ns, bytes(16)) == [False]
 
@@ -228,9 +229,9 @@ async def test_malformed_requests_are_refused_and_the_connection_lives_on(peer: 
         (Op.MAP, b"1234567"),
         (Op.BUMP_NAMESPACE, b"1234567"),
         (Op.OPEN_NAMESPACE, b""),
-        (Op.OPEN_NAMESPACE, wire.OpenNamespaceRequest(b'{"b": 1}').encode()),
+        (Op.OPEN_NAMESPACE, protocol.OpenNamespaceRequest(b'{"b": 1}').encode()),
         (Op.GET, b""),
-        (Op.HELLO, wire.HelloRequest(1).encode()),
+        (Op.HELLO, protocol.HelloRequest(1).encode()),
         (99, b""),
     ):
         status, text = await peer.call(op, body)
@@ -243,9 +244,9 @@ async def test_malformed_requests_are_refused_and_the_connection_lives_on(peer: 
     "frame",
     [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        wire.Header(Op.EXISTS, 1, wire.BODY_BYTES_MAX + 1).encode(),
-        wire.Header(Op.EXISTS, 1, 0, 1).encode(),
-        wire.Header(Op.EXISTS, 1, 0, 0, wire.FLAG_REPLY).encode(),
+        protocol.Header(Op.EXISTS, 1, protocol.BODY_BYTES_MAX + 1).encode(),
+        protocol.Header(Op.EXISTS, 1, 0, 1).encode(),
+        protocol.Header(Op.EXISTS, 1, 0, 0, protocol.FLAG_REPLY).encode(),
     ],
     ids=["http", "body over cap", "payload", "reply flag"],
 )
@@ -260,7 +261,7 @@ async def test_a_malformed_header_closes_the_connection_and_is_counted(
 
 async def test_a_large_body_is_not_taken_before_the_greeting(master: MasterServer) -> None:
     peer = await DirectoryPeer.connect(master.directory_port)
-    peer.writer.write(wire.Header(Op.HELLO, 1, 1 << 20).encode())
+    peer.writer.write(protocol.Header(Op.HELLO, 1, 1 << 20).encode())
     assert await peer.ended()
 
 
@@ -268,7 +269,7 @@ async def test_a_client_that_does_not_read_is_not_answered_into_memory(
     master: MasterServer, peer: DirectoryPeer
 ) -> None:
     ns = await peer.open_namespace(model="m")
-    request = wire.request_frame(Op.LOOKUP, 1, wire.LookupRequest(ns, bytes(16 * 20_000), 4).encode())
+    request = protocol.request_frame(Op.LOOKUP, 1, wire.LookupRequest(ns, bytes(16 * 20_000), 4).encode())
     (connection,) = master._port.connections  # type: ignore[union-attr]
     reply_bytes = 20_000 * 20
     for _ in range(60):
@@ -298,7 +299,7 @@ async def test_connections_over_the_limit_are_closed_and_counted(tmp_path: Path)
 async def test_a_client_that_leaves_while_it_waits_hurts_nobody(master: MasterServer) -> None:
     for i in range(20):
         gone = await DirectoryPeer.greeted(master.directory_port)
-        gone.send(Op.OPEN_NAMESPACE, wire.OpenNamespaceRequest(b'{"n":%d}' % i).encode())
+        gone.send(Op.OPEN_NAMESPACE, protocol.OpenNamespaceRequest(b'{"n":%d}' % i).encode())
         await gone.writer.drain()
         gone.writer.transport.abort()
     peer = await DirectoryPeer.greeted(master.directory_port)
@@ -312,7 +313,7 @@ async def test_a_client_that_leaves_while_it_waits_hurts_nobody(master: MasterSe
         st.one_of(
             st.binary(max_size=64),
             st.builds(
-                lambda op, body: wire.request_frame(op, 1, body),
+                lambda op, body: protocol.request_frame(op, 1, body),
                 st.sampled_from([*Op, 0, 255]),
                 st.binary(max_size=120),
             ),
@@ -320,7 +321,7 @@ async def test_a_client_that_leaves_while_it_waits_hurts_nobody(master: MasterSe
                 lambda frame, at, byte: (
                     frame[: at % len(frame)] + bytes([byte]) + frame[at % len(frame) + 1 :]
                 ),
-                st.just(wire.request_frame(Op.EXISTS, 1, bytes(8) + b"\x02" + bytes(39))),
+                st.just(protocol.request_frame(Op.EXISTS, 1, bytes(8) + b"\x02" + bytes(39))),
                 st.integers(0, 100),
                 st.integers(0, 255),
             ),

@@ -16,9 +16,10 @@ from kvstore.v1 import control_pb2_grpc
 from kvstore.common.control_metadata import token_metadata
 from kvstore.common.identity import canonical_json
 from kvstore.master.config import MasterSettings
-from kvstore_client import wire
-from kvstore_client.wire import Op, Status
-from kvstore_client.wire_journal import JournalGroup, JournalOp, encode_groups
+from kvstore_client import protocol
+from kvstore_client.protocol import Op, Status
+from kvstore_client.protocol.journal import JournalGroup, JournalOp, encode_groups
+from support import wire
 
 TIMEOUT_S = 10.0
 
@@ -55,21 +56,21 @@ class DirectoryPeer:
     @staticmethod
     async def greeted(port: int, token: str = "") -> DirectoryPeer:
         peer = await DirectoryPeer.connect(port)
-        status, _ = await peer.call(Op.HELLO, wire.HelloRequest(wire.Role.CLIENT, token, "test"))
+        status, _ = await peer.call(Op.HELLO, protocol.HelloRequest(protocol.Role.CLIENT, token, "test"))
         assert status is Status.OK
         return peer
 
     def send(self, op: int, body: bytes) -> int:
         self.requests += 1
-        self.writer.write(wire.request_frame(op, self.requests, body))
+        self.writer.write(protocol.request_frame(op, self.requests, body))
         return self.requests
 
-    async def receive(self) -> tuple[wire.Header, wire.ReplyPrefix, bytes]:
-        header = wire.Header.decode(
-            await asyncio.wait_for(self.reader.readexactly(wire.HEADER_BYTES), TIMEOUT_S)
+    async def receive(self) -> tuple[protocol.Header, protocol.ReplyPrefix, bytes]:
+        header = protocol.Header.decode(
+            await asyncio.wait_for(self.reader.readexactly(protocol.HEADER_BYTES), TIMEOUT_S)
         )
         body = await asyncio.wait_for(self.reader.readexactly(header.body_bytes), TIMEOUT_S)
-        prefix, fields = wire.decode_reply(body)
+        prefix, fields = protocol.decode_reply(body)
         self.map_epoch = prefix.map_epoch
         return header, prefix, fields
 
@@ -82,20 +83,20 @@ class DirectoryPeer:
 
     async def open_namespace(self, **identity: Any) -> bytes:
         status, fields = await self.call(
-            Op.OPEN_NAMESPACE, wire.OpenNamespaceRequest(canonical_json(identity), "test")
+            Op.OPEN_NAMESPACE, protocol.OpenNamespaceRequest(canonical_json(identity), "test")
         )
         assert status is Status.OK, fields
-        return wire.NamespaceReply.decode(fields).ns
+        return protocol.NamespaceReply.decode(fields).ns
 
     async def exists(self, ns: bytes, fps: bytes) -> list[bool]:
         status, fields = await self.call(Op.EXISTS, wire.ExistsRequest(ns, fps))
         assert status is Status.OK, fields
         return list(wire.ExistsReply.decode(fields).present)
 
-    async def segment_map(self) -> tuple[wire.MapRecord, ...]:
-        status, fields = await self.call(Op.MAP, wire.MapRequest())
+    async def segment_map(self) -> tuple[protocol.MapRecord, ...]:
+        status, fields = await self.call(Op.MAP, protocol.MapRequest())
         assert status is Status.OK
-        return wire.MapReply.decode(fields).segments
+        return protocol.MapReply.decode(fields).segments
 
     async def ended(self) -> bool:
         """Whether the master closed the connection (what it sent before is thrown away)."""

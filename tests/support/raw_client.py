@@ -9,8 +9,8 @@ import struct
 from types import TracebackType
 
 from kvstore_client._native import crc32c
-from kvstore_client.wire import HEADER_BYTES, Header, HelloRequest, Op, ReplyPrefix, Role, decode_reply
-from kvstore_client.wire_data import (
+from kvstore_client.protocol import HEADER_BYTES, Header, HelloRequest, Op, ReplyPrefix, Role, decode_reply
+from support.wire import (
     STRING_POOL,
     WHOLE_SHARD,
     GetReply,

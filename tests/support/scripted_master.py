@@ -10,7 +10,7 @@ import grpc
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
 
-from kvstore_client.wire_journal import JournalOp, decode_groups
+from kvstore_client.protocol.journal import JournalOp, decode_groups
 
 
 class ScriptedMaster(control_pb2_grpc.ControlServicer):  # type: ignore[misc]

@@ -15,7 +15,7 @@ from kvstore.master.metadata.store import MetadataStore, Put
 from kvstore.master.recovery import recover
 from kvstore.master.segment_table import Segment
 from kvstore.master.state import DirectoryState, StateLimits
-from kvstore_client.wire_journal import JournalGroup, JournalOp, decode_groups, encode_groups
+from kvstore_client.protocol.journal import JournalGroup, JournalOp, decode_groups, encode_groups
 
 E = TypeVar("E", bound=ef.Effect)
 NS = b"namespac"

@@ -10,7 +10,7 @@ from kvstore.master.health import leader_problems, standby_problems
 from kvstore.master.layout import SegmentRecord
 from kvstore.master.metadata.store import SpaceLevel
 from kvstore.master.segment_table import Segment
-from kvstore_client.wire import SegmentState
+from kvstore_client.protocol import SegmentState
 
 
 def segment(index: int = 0, **changes: object) -> Segment:

@@ -11,7 +11,7 @@ from kvstore.master import effects as ef
 from kvstore.master import events as ev
 from kvstore.master.segment_logs import RECORD_ENTRIES_MAX, LogLimits
 from kvstore.master.state import StateLimits
-from kvstore_client.wire import SegmentState, Status
+from kvstore_client.protocol import SegmentState, Status
 from support.state_rig import ModelSegment, StateRig, attach, directory_content
 
 

@@ -10,7 +10,7 @@ from kvstore.master import effects as ef
 from kvstore.master import events as ev
 from kvstore.master.membership import MembershipLimits
 from kvstore.master.state import StateLimits
-from kvstore_client.wire import SegmentState, Status
+from kvstore_client.protocol import SegmentState, Status
 from support.state_rig import ModelSegment, StateRig, attach, directory_content
 
 LIMITS = StateLimits(
@@ -35,8 +35,8 @@ async def filled(model: ModelSegment) -> StateRig:
 
 
 def served(rig: StateRig) -> bool:
-    from kvstore_client.wire import ExistsReply, ExistsRequest
     from support.state_rig import NS, fingerprint
+    from support.wire import ExistsReply, ExistsRequest
 
     reply = rig.state.index.exists(ExistsRequest(NS, fingerprint(1)).encode())
     return ExistsReply.decode(reply).present[0]

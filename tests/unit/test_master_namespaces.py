@@ -11,7 +11,7 @@ from kvstore.master import events as ev
 from kvstore.master import layout
 from kvstore.master.recovery import EPOCH_FLOOR_STEP
 from kvstore.master.state import StateLimits
-from kvstore_client.wire import Status
+from kvstore_client.protocol import Status
 from support.state_rig import StateRig
 
 IDENTITY = b'{"dtype":"bf16","model":"m"}'

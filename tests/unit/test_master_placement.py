@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from kvstore.master.placement import Candidate, HostFirstTwoChoices
-from kvstore_client.wire import NO_SEGMENT
+from kvstore_client.protocol import NO_SEGMENT
 
 GIB = 1 << 30
 OLD = float("-inf")

@@ -9,7 +9,7 @@ from kvstore.master import events as ev
 from kvstore.master.metadata.store import SpaceLevel
 from kvstore.master.segment_logs import LogLimits
 from kvstore.master.state import StateLimits
-from kvstore_client.wire import Status
+from kvstore_client.protocol import Status
 from support.state_rig import ModelSegment, StateRig, attach, directory_content
 
 

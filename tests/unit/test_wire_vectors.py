@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore_client import wire, wire_data, wire_journal, wire_rdma
-from kvstore_client.wire import Status, WireError
+from kvstore_client import protocol
+from kvstore_client.protocol import Status, WireError, journal
+from support import wire
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 DOCUMENT = json.loads((VECTORS / "protocol_v1.json").read_text())
@@ -28,21 +29,19 @@ def _maker() -> Any:
     return module
 
 
-def _body(vector: dict[str, Any]) -> tuple[bytes, wire.ReplyPrefix | None]:
+def _body(vector: dict[str, Any]) -> tuple[bytes, protocol.ReplyPrefix | None]:
     """The message's own fields, and the prefix of a reply."""
     frame = bytes.fromhex(vector["hex"])
-    body = frame[wire.HEADER_BYTES :]
+    body = frame[protocol.HEADER_BYTES :]
     if vector["kind"] == "request":
         return body, None
-    prefix, fields = wire.decode_reply(body)
+    prefix, fields = protocol.decode_reply(body)
     return fields, prefix
 
 
 def _class(vector: dict[str, Any]) -> Any:
     return next(
-        getattr(codec, vector["message"])
-        for codec in (wire, wire_data, wire_rdma)
-        if hasattr(codec, vector["message"])
+        getattr(codec, vector["message"]) for codec in (protocol, wire) if hasattr(codec, vector["message"])
     )
 
 
@@ -54,16 +53,16 @@ def test_the_codec_reproduces_the_committed_vectors() -> None:
 
 
 def test_every_op_has_a_request_vector() -> None:
-    assert {v["header"]["op"] for v in MESSAGES if v["kind"] == "request"} == set(wire.Op)
+    assert {v["header"]["op"] for v in MESSAGES if v["kind"] == "request"} == set(protocol.Op)
 
 
 @pytest.mark.parametrize("vector", MESSAGES, ids=lambda v: f"{v['name']}-{v['kind']}")
 def test_a_vector_decodes_to_its_fields_and_encodes_back(vector: dict[str, Any]) -> None:
     frame = bytes.fromhex(vector["hex"])
-    header = wire.Header.decode(frame)
-    assert header == wire.Header(**vector["header"])
-    assert header.encode() == frame[: wire.HEADER_BYTES]
-    assert len(frame) == wire.HEADER_BYTES + header.body_bytes
+    header = protocol.Header.decode(frame)
+    assert header == protocol.Header(**vector["header"])
+    assert header.encode() == frame[: protocol.HEADER_BYTES]
+    assert len(frame) == protocol.HEADER_BYTES + header.body_bytes
     fields, prefix = _body(vector)
     if prefix is not None:
         assert {"status": prefix.status, "text": prefix.text, "map_epoch": prefix.map_epoch} == vector[
@@ -96,28 +95,28 @@ def test_no_decoder_raises_anything_but_wire_error(data: bytes) -> None:
             continue
         with contextlib.suppress(WireError):
             _class(vector).decode(data)
-    for decode in (wire.decode_reply, wire_journal.decode_groups, wire_journal.count_entries):
+    for decode in (protocol.decode_reply, journal.decode_groups, journal.count_entries):
         with contextlib.suppress(WireError):
             decode(data)
 
 
 def test_headers_over_the_caps_are_refused() -> None:
-    good = wire.Header(wire.Op.PUT, 1, wire.BODY_BYTES_MAX, wire.PAYLOAD_BYTES_MAX).encode()
-    assert wire.Header.decode(good).body_bytes == wire.BODY_BYTES_MAX
+    good = protocol.Header(protocol.Op.PUT, 1, protocol.BODY_BYTES_MAX, protocol.PAYLOAD_BYTES_MAX).encode()
+    assert protocol.Header.decode(good).body_bytes == protocol.BODY_BYTES_MAX
     with pytest.raises(WireError, match="magic") as bad_magic:
-        wire.Header.decode(b"HTTP" + good[4:])
+        protocol.Header.decode(b"HTTP" + good[4:])
     assert bad_magic.value.status == Status.BAD_REQUEST
     for header in (
-        wire.Header(wire.Op.PUT, 1, wire.BODY_BYTES_MAX + 1),
-        wire.Header(wire.Op.PUT, 1, 0, wire.PAYLOAD_BYTES_MAX + 1),
+        protocol.Header(protocol.Op.PUT, 1, protocol.BODY_BYTES_MAX + 1),
+        protocol.Header(protocol.Op.PUT, 1, 0, protocol.PAYLOAD_BYTES_MAX + 1),
     ):
         with pytest.raises(WireError, match="over the cap") as too_large:
-            wire.Header.decode(header.encode())
+            protocol.Header.decode(header.encode())
         assert too_large.value.status == Status.TOO_LARGE
 
 
 def test_counts_over_the_caps_are_refused_before_anything_is_read() -> None:
-    too_many = (wire.ENTRIES_MAX + 1).to_bytes(4, "little")
+    too_many = (protocol.ENTRIES_MAX + 1).to_bytes(4, "little")
     for cls in (wire.ExistsRequest, wire.LookupRequest, wire.PlaceRequest):
         with pytest.raises(WireError) as error:
             cls.decode(bytes(8) + too_many + bytes(4))
@@ -126,17 +125,17 @@ def test_counts_over_the_caps_are_refused_before_anything_is_read() -> None:
 
 def test_journal_groups_match_the_vector() -> None:
     data = bytes.fromhex(DOCUMENT["journal"]["hex"])
-    groups = wire_journal.decode_groups(data)
+    groups = journal.decode_groups(data)
     assert _maker().plain(tuple(groups)) == DOCUMENT["journal"]["groups"]
-    assert wire_journal.encode_groups(groups) == data
-    assert wire_journal.count_entries(data) == 4
+    assert journal.encode_groups(groups) == data
+    assert journal.count_entries(data) == 4
 
 
 @given(st.lists(st.integers(0, 5), max_size=5), st.data())
 def test_skipping_and_splitting_lose_no_entry(sizes: list[int], data: Any) -> None:
     groups = [
-        wire_journal.JournalGroup(
-            wire_journal.JournalOp.ADD if g % 2 else wire_journal.JournalOp.REMOVE,
+        journal.JournalGroup(
+            journal.JournalOp.ADD if g % 2 else journal.JournalOp.REMOVE,
             bytes([g] * 8),
             b"".join(bytes([g, i] * 8) for i in range(size)),
             tuple(range(size)),
@@ -147,15 +146,15 @@ def test_skipping_and_splitting_lose_no_entry(sizes: list[int], data: Any) -> No
     def entries(encoded: bytes) -> list[tuple[Any, ...]]:
         return [
             (group.op, group.ns, group.fingerprints[i * 16 : i * 16 + 16], group.lengths[i])
-            for group in wire_journal.decode_groups(encoded)
+            for group in journal.decode_groups(encoded)
             for i in range(len(group.lengths))
         ]
 
-    encoded = wire_journal.encode_groups(groups)
+    encoded = journal.encode_groups(groups)
     skip = data.draw(st.integers(0, sum(sizes)))
-    assert entries(wire_journal.skip_entries(encoded, skip)) == entries(encoded)[skip:]
+    assert entries(journal.skip_entries(encoded, skip)) == entries(encoded)[skip:]
     size = data.draw(st.integers(1, 4))
-    pieces = wire_journal.split_entries(encoded, size)
+    pieces = journal.split_entries(encoded, size)
     assert all(count == size for count, _ in pieces[:-1])
-    assert [wire_journal.count_entries(piece) for _, piece in pieces] == [count for count, _ in pieces]
+    assert [journal.count_entries(piece) for _, piece in pieces] == [count for count, _ in pieces]
     assert [entry for _, piece in pieces for entry in entries(piece)] == entries(encoded)

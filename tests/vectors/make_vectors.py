@@ -2,7 +2,7 @@
 C++ test).
 
 The committed files are the authority: a run of this script that changes them is a change of the protocol.
-    python tests/vectors/make_vectors.py
+    PYTHONPATH=tests python tests/vectors/make_vectors.py
 """
 
 from __future__ import annotations
@@ -12,108 +12,111 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kvstore_client import wire, wire_data, wire_journal, wire_rdma
+from kvstore_client import protocol
 from kvstore_client._native import crc32c
-from kvstore_client.wire import Op, Status
+from kvstore_client.protocol import Op, Status, journal
+from support import wire
 
 HERE = Path(__file__).parent
 NS = bytes(range(8))
 PEER, POOL = bytes(range(16)), bytes(range(16, 32))
 FPS = bytes(i * 7 % 256 for i in range(3 * 16))
-SHARDS = (wire_data.WHOLE_SHARD, b"\x01\x00\x02\x00\x03\x00\x04\x00\x05\x00\x06\x00")
+SHARDS = (wire.WHOLE_SHARD, b"\x01\x00\x02\x00\x03\x00\x04\x00\x05\x00\x06\x00")
 HASHES = tuple(bytes([i]) * 32 for i in (0xA1, 0xB2, 0xC3))
-KEYS = wire_data.KeyBlock(NS, 5, SHARDS, HASHES)
-TEXT_KEYS = wire_data.KeyBlock(NS, wire_data.STRING_POOL, (wire_data.WHOLE_SHARD,), HASHES)
-PUT = wire_data.PutRequest(KEYS, (1, 2, 3, 4, 5, 6), True, 900, (7, 8, 9))
+KEYS = wire.KeyBlock(NS, 5, SHARDS, HASHES)
+TEXT_KEYS = wire.KeyBlock(NS, wire.STRING_POOL, (wire.WHOLE_SHARD,), HASHES)
+PUT = wire.PutRequest(KEYS, (1, 2, 3, 4, 5, 6), True, 900, (7, 8, 9))
 SEGMENTS = (
-    wire.MapRecord(
-        0, wire.SegmentState.LIVE, PEER, POOL, 1 << 40, 12345, "10.0.0.7", 7450, "/run/kv/s0.sock"
+    protocol.MapRecord(
+        0, protocol.SegmentState.LIVE, PEER, POOL, 1 << 40, 12345, "10.0.0.7", 7450, "/run/kv/s0.sock"
     ),
-    wire.MapRecord(1, wire.SegmentState.SUSPECT, POOL, PEER, 1 << 30, 0, "node-b", 7451),
+    protocol.MapRecord(1, protocol.SegmentState.SUSPECT, POOL, PEER, 1 << 30, 0, "node-b", 7451),
 )
 EPOCH = (3 << 32) + 5
 
 # (name, port, op, message, payload bytes of the frame); a reply has a prefix.
 REQUESTS: list[tuple[str, str, Op, Any, int]] = [
-    ("hello", "both", Op.HELLO, wire.HelloRequest(wire.Role.CLIENT, "s3cret", "engine-0", PEER), 0),
+    ("hello", "both", Op.HELLO, protocol.HelloRequest(protocol.Role.CLIENT, "s3cret", "engine-0", PEER), 0),
     (
         "open_namespace",
         "directory",
         Op.OPEN_NAMESPACE,
-        wire.OpenNamespaceRequest(b'{"model":"m"}', "m-bf16"),
+        protocol.OpenNamespaceRequest(b'{"model":"m"}', "m-bf16"),
         0,
     ),
-    ("map", "directory", Op.MAP, wire.MapRequest(EPOCH), 0),
+    ("map", "directory", Op.MAP, protocol.MapRequest(EPOCH), 0),
     ("exists", "directory", Op.EXISTS, wire.ExistsRequest(NS, FPS), 0),
     ("lookup", "directory", Op.LOOKUP, wire.LookupRequest(NS, FPS, 2), 0),
     ("place", "directory", Op.PLACE, wire.PlaceRequest(NS, (100, 200, 1 << 30), FPS, 1), 0),
-    ("bump_namespace", "directory", Op.BUMP_NAMESPACE, wire.BumpNamespaceRequest(NS), 0),
-    ("pin", "data", Op.PIN, wire_data.PinRequest(10_000, KEYS), 0),
-    ("locate", "data", Op.LOCATE, wire_data.LocateRequest(500, KEYS), 0),
-    ("get", "data", Op.GET, wire_data.GetRequest(KEYS, (0, 1, 2, 3, 4, 5)), 0),
+    ("bump_namespace", "directory", Op.BUMP_NAMESPACE, protocol.BumpNamespaceRequest(NS), 0),
+    ("pin", "data", Op.PIN, wire.PinRequest(10_000, KEYS), 0),
+    ("locate", "data", Op.LOCATE, wire.LocateRequest(500, KEYS), 0),
+    ("get", "data", Op.GET, wire.GetRequest(KEYS, (0, 1, 2, 3, 4, 5)), 0),
     ("put_with_depths", "data", Op.PUT, PUT, 21 + 6 * 4),
     (
         "put_with_texts",
         "data",
         Op.PUT,
-        wire_data.PutRequest(TEXT_KEYS, (10, 20, 30), False, 0, None, ("a", "", "käse")),
+        wire.PutRequest(TEXT_KEYS, (10, 20, 30), False, 0, None, ("a", "", "käse")),
         60 + 3 * 4,
     ),
-    ("unpin", "data", Op.UNPIN, wire_data.UnpinRequest(77), 0),
-    ("remove", "data", Op.REMOVE, wire_data.RemoveRequest(KEYS, True, 250), 0),
+    ("unpin", "data", Op.UNPIN, wire.UnpinRequest(77), 0),
+    ("remove", "data", Op.REMOVE, wire.RemoveRequest(KEYS, True, 250), 0),
     ("attach", "data", Op.ATTACH, None, 0),
-    ("register", "data", Op.REGISTER, wire_data.RegisterRequest(1 << 33, 0), 0),
-    ("unregister", "data", Op.UNREGISTER, wire_data.UnregisterRequest(3), 0),
-    ("pull", "data", Op.PULL, wire_data.PullRequest(PUT, 3, 2, tuple(range(12)), tuple(range(100, 112))), 0),
-    ("suspect", "data", Op.SUSPECT, wire_data.SuspectRequest(KEYS), 0),
+    ("register", "data", Op.REGISTER, wire.RegisterRequest(1 << 33, 0), 0),
+    ("unregister", "data", Op.UNREGISTER, wire.UnregisterRequest(3), 0),
+    ("pull", "data", Op.PULL, wire.PullRequest(PUT, 3, 2, tuple(range(12)), tuple(range(100, 112))), 0),
+    ("suspect", "data", Op.SUSPECT, wire.SuspectRequest(KEYS), 0),
     (
         "rdma_connect",
         "data",
         Op.RDMA_CONNECT,
-        wire_rdma.RdmaConnectRequest(b"the client's worker", crc32c(b"the client's worker")),
+        wire.RdmaConnectRequest(b"the client's worker", crc32c(b"the client's worker")),
         0,
     ),
     (
         "rdma_register",
         "data",
         Op.RDMA_REGISTER,
-        wire_rdma.RdmaRegisterRequest(0x7F0000001000, 1 << 33, b"a key", crc32c(b"a key")),
+        wire.RdmaRegisterRequest(0x7F0000001000, 1 << 33, b"a key", crc32c(b"a key")),
         0,
     ),
     (
         "rdma_pull",
         "data",
         Op.PULL,
-        wire_data.RdmaPullRequest(
-            wire_data.PullRequest(PUT, 4, 2, tuple(range(12)), tuple(range(100, 112))),
+        wire.RdmaPullRequest(
+            wire.PullRequest(PUT, 4, 2, tuple(range(12)), tuple(range(100, 112))),
             tuple(range(0xFFFFFFF0, 0xFFFFFFF6)),
         ),
         0,
     ),
 ]
 
-OK_DIRECTORY = wire.ReplyPrefix(Status.OK, "", EPOCH)
-OK_DATA = wire.ReplyPrefix(Status.OK)
-STATUSES = wire_data.StatusesReply(bytes([0, 1, 2, 3, 5, 15]))
+OK_DIRECTORY = protocol.ReplyPrefix(Status.OK, "", EPOCH)
+OK_DATA = protocol.ReplyPrefix(Status.OK)
+STATUSES = wire.StatusesReply(bytes([0, 1, 2, 3, 5, 15]))
 LOCATIONS = (
-    wire_data.Location(1 << 20, 42, 4096, 0xDEADBEEF, 9, Status.OK, 1),
-    wire_data.Location(0, 0, 0, 0, 0, Status.MISS, 0),
+    wire.Location(1 << 20, 42, 4096, 0xDEADBEEF, 9, Status.OK, 1),
+    wire.Location(0, 0, 0, 0, 0, Status.MISS, 0),
 )
 GOT = (
-    wire_data.GetEntry(Status.OK, 1, 4096, 0xDEADBEEF),
-    wire_data.GetEntry(Status.LENGTH_MISMATCH, 0, 0, 0),
+    wire.GetEntry(Status.OK, 1, 4096, 0xDEADBEEF),
+    wire.GetEntry(Status.LENGTH_MISMATCH, 0, 0, 0),
 )
-REPLIES: list[tuple[str, str, Op, wire.ReplyPrefix, Any, int]] = [
-    ("hello", "both", Op.HELLO, OK_DIRECTORY, wire.HelloReply(1, PEER, features=1), 0),
-    ("open_namespace", "directory", Op.OPEN_NAMESPACE, OK_DIRECTORY, wire.NamespaceReply(NS, 4), 0),
-    ("map", "directory", Op.MAP, OK_DIRECTORY, wire.MapReply(SEGMENTS), 0),
+REPLIES: list[tuple[str, str, Op, protocol.ReplyPrefix, Any, int]] = [
+    ("hello", "both", Op.HELLO, OK_DIRECTORY, protocol.HelloReply(1, PEER, features=1), 0),
+    ("open_namespace", "directory", Op.OPEN_NAMESPACE, OK_DIRECTORY, protocol.NamespaceReply(NS, 4), 0),
+    ("map", "directory", Op.MAP, OK_DIRECTORY, protocol.MapReply(SEGMENTS), 0),
     ("exists", "directory", Op.EXISTS, OK_DIRECTORY, wire.ExistsReply((True, False, True) * 3), 0),
     (
         "lookup",
         "directory",
         Op.LOOKUP,
         OK_DIRECTORY,
-        wire.LookupReply(2, (0, wire.NO_SEGMENT, 1, 1, wire.NO_SEGMENT, wire.NO_SEGMENT), (100, 0, 300)),
+        wire.LookupReply(
+            2, (0, protocol.NO_SEGMENT, 1, 1, protocol.NO_SEGMENT, protocol.NO_SEGMENT), (100, 0, 300)
+        ),
         0,
     ),
     (
@@ -121,26 +124,26 @@ REPLIES: list[tuple[str, str, Op, wire.ReplyPrefix, Any, int]] = [
         "directory",
         Op.PLACE,
         OK_DIRECTORY,
-        wire.PlaceReply((1, wire.ALREADY_THERE, wire.NO_SEGMENT)),
+        wire.PlaceReply((1, protocol.ALREADY_THERE, protocol.NO_SEGMENT)),
         0,
     ),
-    ("bump_namespace", "directory", Op.BUMP_NAMESPACE, OK_DIRECTORY, wire.NamespaceReply(NS, 5), 0),
+    ("bump_namespace", "directory", Op.BUMP_NAMESPACE, OK_DIRECTORY, protocol.NamespaceReply(NS, 5), 0),
     (
         "refused",
         "directory",
         Op.EXISTS,
-        wire.ReplyPrefix(Status.STALE_NAMESPACE, "namespace is not current", EPOCH),
+        protocol.ReplyPrefix(Status.STALE_NAMESPACE, "namespace is not current", EPOCH),
         None,
         0,
     ),
     ("pin", "data", Op.PIN, OK_DATA, STATUSES, 0),
-    ("locate", "data", Op.LOCATE, OK_DATA, wire_data.LocateReply(LOCATIONS), 0),
-    ("get", "data", Op.GET, OK_DATA, wire_data.GetReply(GOT), 4096),
+    ("locate", "data", Op.LOCATE, OK_DATA, wire.LocateReply(LOCATIONS), 0),
+    ("get", "data", Op.GET, OK_DATA, wire.GetReply(GOT), 4096),
     ("put", "data", Op.PUT, OK_DATA, STATUSES, 0),
-    ("put_not_committed", "data", Op.PUT, wire.ReplyPrefix(Status.NOT_COMMITTED, "late"), STATUSES, 0),
+    ("put_not_committed", "data", Op.PUT, protocol.ReplyPrefix(Status.NOT_COMMITTED, "late"), STATUSES, 0),
     ("remove", "data", Op.REMOVE, OK_DATA, STATUSES, 0),
-    ("attach", "data", Op.ATTACH, OK_DATA, wire_data.AttachReply(1 << 31, 1 << 30, 1024, 128, POOL), 0),
-    ("register", "data", Op.REGISTER, OK_DATA, wire_data.RegisterReply(3, 1), 0),
+    ("attach", "data", Op.ATTACH, OK_DATA, wire.AttachReply(1 << 31, 1 << 30, 1024, 128, POOL), 0),
+    ("register", "data", Op.REGISTER, OK_DATA, wire.RegisterReply(3, 1), 0),
     ("unregister", "data", Op.UNREGISTER, OK_DATA, None, 0),
     ("pull", "data", Op.PULL, OK_DATA, STATUSES, 0),
     ("suspect", "data", Op.SUSPECT, OK_DATA, STATUSES, 0),
@@ -149,8 +152,8 @@ REPLIES: list[tuple[str, str, Op, wire.ReplyPrefix, Any, int]] = [
         "data",
         Op.RDMA_CONNECT,
         OK_DATA,
-        wire_rdma.RdmaConnectReply(
-            wire_data.AttachReply(1 << 31, 0, 1024, 128, POOL),
+        wire.RdmaConnectReply(
+            wire.AttachReply(1 << 31, 0, 1024, 128, POOL),
             0x7F0000200000,
             b"the segment's worker",
             b"the pool's key",
@@ -158,11 +161,11 @@ REPLIES: list[tuple[str, str, Op, wire.ReplyPrefix, Any, int]] = [
         ),
         0,
     ),
-    ("rdma_register", "data", Op.RDMA_REGISTER, OK_DATA, wire_rdma.RdmaRegisterReply(4), 0),
+    ("rdma_register", "data", Op.RDMA_REGISTER, OK_DATA, wire.RdmaRegisterReply(4), 0),
 ]
 GROUPS = (
-    wire_journal.JournalGroup(wire_journal.JournalOp.ADD, NS, FPS, (10, 20, 30)),
-    wire_journal.JournalGroup(wire_journal.JournalOp.REMOVE, NS[::-1], FPS[:16], (0,)),
+    journal.JournalGroup(journal.JournalOp.ADD, NS, FPS, (10, 20, 30)),
+    journal.JournalGroup(journal.JournalOp.REMOVE, NS[::-1], FPS[:16], (0,)),
 )
 
 
@@ -181,17 +184,17 @@ def vectors() -> list[dict[str, Any]]:
     out = []
     for number, (name, port, op, message, payload_bytes) in enumerate(REQUESTS):
         body = message.encode() if message is not None else b""
-        header = wire.Header(op, 1000 + number, len(body), payload_bytes)
+        header = protocol.Header(op, 1000 + number, len(body), payload_bytes)
         out.append(_vector(name, port, "request", header, body, message, None))
     for number, (name, port, op, prefix, message, payload_bytes) in enumerate(REPLIES):
         body = prefix.encode() + (message.encode() if message is not None else b"")
-        header = wire.Header(op, 2000 + number, len(body), payload_bytes, wire.FLAG_REPLY)
+        header = protocol.Header(op, 2000 + number, len(body), payload_bytes, protocol.FLAG_REPLY)
         out.append(_vector(name, port, "reply", header, body, message, prefix))
     return out
 
 
 def _vector(
-    name: str, port: str, kind: str, header: wire.Header, body: bytes, message: Any, prefix: Any
+    name: str, port: str, kind: str, header: protocol.Header, body: bytes, message: Any, prefix: Any
 ) -> dict[str, Any]:
     return {
         "name": name,
@@ -206,9 +209,9 @@ def _vector(
 
 
 def document() -> dict[str, Any]:
-    groups = wire_journal.encode_groups(GROUPS)
+    groups = journal.encode_groups(GROUPS)
     return {
-        "protocol_version": wire.VERSION_MAX,
+        "protocol_version": protocol.VERSION_MAX,
         "messages": vectors(),
         "journal": {"groups": plain(GROUPS), "hex": groups.hex()},
     }

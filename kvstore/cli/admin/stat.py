@@ -20,7 +20,7 @@ from kvstore.cli.settings_options import with_settings_options
 from kvstore.v1 import admin_pb2 as pb
 from kvstore_client import _native
 from kvstore_client.keys import POOL_KV, POOL_STRING, WHOLE, Shard, page_key_hashes, string_key_hashes
-from kvstore_client.wire import FINGERPRINT_BYTES
+from kvstore_client.protocol import FINGERPRINT_BYTES
 
 
 def register(app: typer.Typer) -> None:

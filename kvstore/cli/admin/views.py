@@ -7,7 +7,7 @@ from typing import Any
 
 from kvstore.v1 import admin_pb2 as pb
 from kvstore_client.address import Address
-from kvstore_client.wire import SegmentState
+from kvstore_client.protocol import SegmentState
 
 View = dict[str, Any]
 

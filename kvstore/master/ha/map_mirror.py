@@ -15,7 +15,7 @@ from kvstore.common.logs import log_event
 from kvstore.master.roles import Roles, Standby
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
-from kvstore_client.wire import MapRecord, SegmentState
+from kvstore_client.protocol import MapRecord, SegmentState
 
 logger = logging.getLogger(__name__)
 

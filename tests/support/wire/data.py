@@ -1,20 +1,19 @@
-"""Messages of the data port (docs/protocol.md section 6), in plain Python. The rules of
-`kvstore_client.wire` hold."""
+"""Messages of the data port (docs/protocol.md section 6), which the product packs and unpacks in C++ alone, in plain
+Python.
+"""
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
 
-from kvstore_client.wire import (
+from kvstore_client.protocol import (
     ENTRIES_MAX,
     KEYS_MAX,
     NAMESPACE_BYTES,
     OBJECT_BYTES_MAX,
     PEER_ID_BYTES,
-    PULL_PIECES_MAX,
     SHARDS_MAX,
-    TEXT_BYTES_MAX,
     Reader,
     Status,
     WireError,
@@ -24,6 +23,8 @@ from kvstore_client.wire import (
 )
 
 SHARD_BYTES = 12
+PULL_PIECES_MAX = 2 << 20
+TEXT_BYTES_MAX = 256
 HASH_BYTES = 32
 WHOLE_SHARD = struct.pack("<6H", 0, 0, 0, 1, 0, 1)
 STRING_POOL = 0xFFFF

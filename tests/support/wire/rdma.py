@@ -1,13 +1,14 @@
-"""Messages of the data port that set RDMA up (docs/protocol.md section 6), in plain Python. The rules of
-`kvstore_client.wire` hold. Digests are carried, not computed."""
+"""Messages of the data port that set RDMA up (docs/protocol.md section 6), in plain Python. Digests are carried, not
+computed.
+"""
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
 
-from kvstore_client.wire import Reader, Status, WireError, checked_count
-from kvstore_client.wire_data import AttachReply
+from kvstore_client.protocol import Reader, Status, WireError, checked_count
+from support.wire.data import AttachReply
 
 WORKER_ADDRESS_BYTES_MAX = 16_384
 KEY_BYTES_MAX = 4096

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from kvstore_client.wire import (
+from kvstore_client.protocol import (
     ENTRIES_MAX,
     FINGERPRINT_BYTES,
     NAMESPACE_BYTES,
