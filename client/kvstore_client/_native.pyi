@@ -111,6 +111,9 @@ class DirectoryIndex:
     """fingerprint -> (segments, length). Thread-safe. Malformed input raises WireError, and then nothing was changed."""
 
     def __init__(self) -> None: ...
+    @staticmethod
+    def check(groups: bytes) -> int:
+        """Entries in encoded groups. WireError for what `apply` would refuse."""
     def apply(self, segment: int, groups: bytes) -> tuple[int, int]:
         """(added, removed) of one journal batch. ValueError when it is malformed: then nothing was applied."""
     def drop_segment(self, segment: int, entries_max: int = ...) -> int:

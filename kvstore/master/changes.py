@@ -29,8 +29,6 @@ class Registration:
 class SegmentRegistered:
     segment_id: bytes
     log: int
-    session: int
-    said: Registration
     fresh: bool  # nothing of this log is durable before it
 
 

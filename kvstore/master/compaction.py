@@ -14,6 +14,7 @@ from kvstore.master import layout
 from kvstore.master.committer import Committer
 from kvstore.master.effects import CompactLog
 from kvstore.master.events import CompactionWritten
+from kvstore.master.journal_entries import apply_entries
 from kvstore.master.metadata.store import MetadataStore, Put
 from kvstore.master.records import Record, RecordKind
 from kvstore.master.segment_logs import RECORD_ENTRIES_MAX
@@ -54,7 +55,7 @@ def _replay_page(replay: DirectoryIndex, order: CompactLog, page: list[tuple[byt
                 record = Record.decode(value, RecordKind.JOURNAL)
             else:
                 continue
-            replay.apply(0, record.body)
+            apply_entries(replay, 0, record.body, numbered=True)
         except (CorruptRecordError, ValueError):
             lost += 1
     return lost

@@ -70,6 +70,10 @@ class AttachSession:
             return  # the registration's answer will carry the current ones
         self._queue(pb.MasterMessage(retire_namespaces=pb.RetireNamespaces(namespaces=namespaces)))
 
+    def refuse_entries(self, last_seq: int, entries: int, reason: str) -> None:
+        refused = pb.EntriesRefused(last_seq=last_seq, entries=entries, reason=reason)
+        self._queue(pb.MasterMessage(entries_refused=refused))
+
     def close(self, status: Status, reason: str) -> None:
         if self.closed is None:
             self.closed = (status, reason)

@@ -6,17 +6,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvstore.common.errors import FencedError, RefusedError, StoreError
+from kvstore.common.errors import FencedError, KvstoreError, RefusedError, StoreError
 from kvstore.common.logs import log_event
 from kvstore.master import effects as ef
 from kvstore.master import events as ev
 from kvstore.master.changes import Change
 from kvstore.master.committer import Committer
 from kvstore.master.compaction import compact
+from kvstore.master.core_tasks import CoreTasks
 from kvstore.master.metadata.store import Fence, MetadataStore, SpaceLevel
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.placement import Candidate, PlacementPolicy
@@ -59,6 +60,7 @@ class SegmentSession(Protocol):
     def ack(self, durable_seq: int) -> None: ...
     def request_inventory(self) -> None: ...
     def retire_namespaces(self, namespaces: tuple[bytes, ...]) -> None: ...
+    def refuse_entries(self, last_seq: int, entries: int, reason: str) -> None: ...
     def close(self, status: Status, reason: str) -> None: ...
 
 
@@ -74,7 +76,9 @@ class Directory:
         *,
         run_bytes: int,
         on_fenced: Callable[[FencedError], None],
+        on_failed: Callable[[KvstoreError], None],
     ) -> None:
+        """`on_fenced`: another master writes. `on_failed`: nothing here can go on."""
         self._store = store
         self._metrics = metrics
         self._policy = policy
@@ -86,31 +90,33 @@ class Directory:
             on_done=lambda change: self.handle(ev.Committed(change)),
             on_failed=self._commit_failed,
             on_commit=self._count_commit,
+            on_stalled=self._commit_stalled,
             on_fenced=on_fenced,
         )
         self._sessions: dict[int, SegmentSession] = {}
         self._numbers = 0
         self._waiters: dict[int, asyncio.Future[NamespaceReply | None]] = {}
         self._map_changed: asyncio.Future[None] | None = None
-        self._candidates: dict[int, Candidate] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._candidates: dict[int, Candidate] = {}
+        self._candidates_version = -1
+        self._tasks = CoreTasks(on_failed)
+        self._committing = CoreTasks(on_failed)  # ends after the others
         self._stopping = False
         self.store_view = StoreView()
 
     def start(self) -> None:
-        self.committer.start()
-        self._spawn(self._tick_forever(), "directory-tick")
-        self._spawn(self._watch_size(), "directory-size")
+        self.committer.start(self._committing)
+        self._tasks.start(self._tick_forever(), "directory-tick")
+        self._tasks.start(self._watch_size(), "directory-size")
 
     async def stop(self) -> None:
         """Ends the background work, commits what was accepted, and answers who still waits. What was readable stays so."""
         self._stopping = True
         for session in list(self._sessions.values()):
             session.close(Status.NOT_LEADER, "this master leads no more")
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
         await self.committer.stop()
+        await self._committing.stop()
         for waiter in self._waiters.values():
             if not waiter.done():
                 waiter.set_exception(RefusedError(Status.NOT_LEADER, "this master leads no more"))
@@ -164,12 +170,11 @@ class Directory:
     def heartbeat(self, event: ev.HeartbeatReceived) -> bool:
         """Whether the segment is known; if not, it must attach."""
         self.handle(event)
-        if self._candidates is not None:
-            segment = self.state.segments.get(event.segment_id)
-            candidate = self._candidates.get(segment.index) if segment is not None else None
-            if segment is not None and candidate is not None:
-                candidate.used_bytes, candidate.placed_bytes = event.used_bytes, 0
-                candidate.evicted_at = segment.evicted_at
+        segment = self.state.segments.get(event.segment_id)
+        candidate = self._candidates.get(segment.index) if segment is not None else None
+        if segment is not None and candidate is not None:
+            candidate.used_bytes, candidate.placed_bytes = event.used_bytes, 0
+            candidate.evicted_at = segment.evicted_at
         return self.state.membership.knows(event.segment_id, event.pool_id)
 
     async def open_namespace(self, identity: bytes, name: str) -> NamespaceReply:
@@ -226,7 +231,8 @@ class Directory:
     def _placeable(self) -> dict[int, Candidate]:
         if self.state.logs.space is SpaceLevel.FULL:
             return {}  # what is put now would not become durable
-        if self._candidates is None:
+        if self._candidates_version != self.state.membership_version:
+            self._candidates_version = self.state.membership_version
             self._candidates = {
                 s.index: Candidate(
                     s.index,
@@ -252,7 +258,6 @@ class Directory:
             self._metrics.events.labels(effect.event).inc()
             log_event(logger, effect.level, effect.event, **effect.fields)
         elif isinstance(effect, ef.BroadcastMap):
-            self._candidates = None
             self._wake_map_watchers()
         elif isinstance(effect, ef.NamespaceReady):
             self._answer(effect.request, NamespaceReply(effect.ns, effect.epoch))
@@ -264,14 +269,16 @@ class Directory:
             for session in list(self._sessions.values()):
                 session.retire_namespaces(effect.namespaces)
         elif isinstance(effect, ef.DropEntries):
-            self._spawn(self._drop_entries(effect.segment_index), "directory-drop")
+            self._tasks.start_job(self._drop_entries(effect.segment_index), "directory-drop")
         elif isinstance(effect, ef.CompactLog):
-            self._spawn(self._compact(effect), "directory-compact")
+            self._tasks.start_job(self._compact(effect), "directory-compact")
         elif (session := self._sessions.get(effect.session)) is not None:
             if isinstance(effect, ef.AcceptSegment):
                 session.accept(effect.segment_index, effect.durable_seq, effect.need_inventory)
             elif isinstance(effect, ef.RequestInventory):
                 session.request_inventory()
+            elif isinstance(effect, ef.RefuseEntries):
+                session.refuse_entries(effect.last_seq, effect.entries, effect.reason)
             else:
                 session.close(effect.status, effect.reason)
 
@@ -294,6 +301,12 @@ class Directory:
         self.store_view.commit_error = error
         self.handle(ev.CommitFailed(change, error))
 
+    def _commit_stalled(self, error: str, stalled_s: float) -> None:
+        self._metrics.commit_failures.inc()
+        self._metrics.backlog_bytes.set(self.committer.backlog_bytes)
+        self.store_view.commit_error = error
+        self.handle(ev.CommitStalled(error, stalled_s))
+
     def _count_commit(self, seconds: float, submissions: int) -> None:
         self._metrics.commit_seconds.observe(seconds)
         self._metrics.commit_submissions.inc(submissions)
@@ -301,19 +314,6 @@ class Directory:
         self.store_view.commit_error = ""
 
     # ---- tasks ---------------------------------------------------------------------------------------------
-
-    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
-        if self._stopping:
-            work.close()  # the next start takes it up
-            return
-        task: asyncio.Task[None] = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("task_failed", exc_info=error, extra={"fields": {"task": task.get_name()}})
 
     async def _tick_forever(self) -> None:
         while True:

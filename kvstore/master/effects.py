@@ -40,6 +40,16 @@ class RequestInventory:
 
 
 @dataclass(frozen=True, slots=True)
+class RefuseEntries:
+    """Tell the segment that `entries` of the message that ended with `last_seq` were not taken."""
+
+    session: int
+    last_seq: int
+    entries: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class CloseSession:
     session: int
     status: Status
@@ -109,6 +119,7 @@ Effect = (
     | AcceptSegment
     | AckJournal
     | RequestInventory
+    | RefuseEntries
     | CloseSession
     | BroadcastMap
     | RetireNamespaces

@@ -15,6 +15,7 @@ from kvstore.common.errors import CorruptRecordError, StoreError
 from kvstore.common.identity import namespace_id
 from kvstore.common.logs import log_event
 from kvstore.master import layout
+from kvstore.master.journal_entries import apply_entries
 from kvstore.master.layout import ClusterRecord, LogKey, NamespaceRecord, SegmentRecord
 from kvstore.master.metadata.replicated import KeyUpdate, StoreReader
 from kvstore.master.metadata.store import Delete, Op
@@ -228,7 +229,7 @@ class Replay:
         log.chunks_seen += 1
         record = Record.decode(value, RecordKind.SNAPSHOT)
         log.logged_entries += count_entries(record.body)
-        self.index.apply(log.index, record.body)
+        self._apply(log, record.body, numbered=False)
 
     def _load_journal(self, log: SegmentLog, first_seq: int, value: bytes) -> None:
         record = Record.decode(value, RecordKind.JOURNAL)
@@ -248,8 +249,15 @@ class Replay:
             skip = 0
         else:
             skip = log.durable_seq + 1 - record.first_seq
-        self.index.apply(log.index, skip_entries(record.body, skip))
+        self._apply(log, skip_entries(record.body, skip), numbered=True)
         log.durable_seq = record.last_seq
+
+    def _apply(self, log: SegmentLog, groups: bytes, *, numbered: bool) -> None:
+        refused = apply_entries(self.index, log.index, groups, numbered=numbered)
+        if refused:
+            self._on_corrupt("entry")
+            told = {"segment_index": log.index, "entries": refused}
+            log_event(logger, logging.ERROR, "record_corrupt", kind="entry", **told)
 
     def _corrupt(self, kind: str, key: bytes, error: Exception) -> None:
         self._on_corrupt(kind)

@@ -25,6 +25,7 @@ from kvstore.master.effects import (
     Commit,
     CompactLog,
     Effect,
+    RefuseEntries,
     Report,
     RequestInventory,
 )
@@ -35,15 +36,22 @@ from kvstore.master.events import (
     JournalReceived,
     SpaceMeasured,
 )
+from kvstore.master.journal_entries import checked_entries
 from kvstore.master.metadata.store import Put, SpaceLevel
 from kvstore.master.records import Record, RecordKind
 from kvstore.master.segment_table import CompactionProgress, InventoryProgress, Segment, SegmentTable
 from kvstore_client._native import DirectoryIndex
+<<<<<<< HEAD
 from kvstore_client.protocol import SegmentState, Status, WireError
 from kvstore_client.protocol.journal import JournalOp, count_entries, group_ops, skip_entries, split_entries
+=======
+from kvstore_client.wire import OBJECT_BYTES_MAX, SegmentState, Status, WireError
+from kvstore_client.wire_journal import JournalOp, group_ops, skip_entries, split_entries
+>>>>>>> c74f04f (Check journal entries before they are stored: an impossible one costs itself alone)
 
 RECORD_ENTRIES_MAX = 16_384  # at most 36 bytes each (a group of its own): well under the 1 MiB of a commit
 INVENTORY_CHUNKS_MAX = 65_536
+SEQ_MAX = 1 << 62  # beyond what a segment can count to; keys hold 64 bits
 
 
 @dataclass(frozen=True)
@@ -102,17 +110,22 @@ class SegmentLogs:
         if segment.awaiting_inventory or segment.inventory is not None:
             return []  # the inventory stands for it
         try:
-            entries = count_entries(event.groups)
+            clean, entries, refused = checked_entries(event.groups, numbered=True)
         except WireError as error:
             return self._refuse(segment, f"malformed journal batch: {error}")
-        if entries == 0 or event.first_seq < 1 or event.last_seq - event.first_seq + 1 != entries:
+        if (
+            entries == 0
+            or not 1 <= event.first_seq <= SEQ_MAX
+            or event.last_seq - event.first_seq + 1 != entries
+        ):
             return self._refuse(
                 segment,
                 f"journal batch counts from {event.first_seq} to {event.last_seq} but has {entries} entries",
             )
         if event.last_seq <= segment.accepted_seq:
             # Sent before; the acknowledgement may have been lost with an older stream.
-            return [AckJournal(event.session, segment.durable_seq)] if segment.durable_seq else []
+            segment.stream_seq = max(segment.stream_seq, event.last_seq)
+            return self._ack(segment)
         if event.first_seq > segment.accepted_seq + 1:
             segment.awaiting_inventory = True
             gap = {
@@ -121,8 +134,8 @@ class SegmentLogs:
                 "got": event.first_seq,
             }
             return [RequestInventory(event.session), Report("journal_gap", gap)]
-        groups = skip_entries(event.groups, segment.accepted_seq + 1 - event.first_seq)
-        effects: list[Effect] = []
+        groups = skip_entries(clean, segment.accepted_seq + 1 - event.first_seq)
+        effects = self._refuse_entries(segment, event.last_seq, refused)
         for count, piece in split_entries(groups, RECORD_ENTRIES_MAX):
             first, last = segment.accepted_seq + 1, segment.accepted_seq + count
             record = Record(RecordKind.JOURNAL, first, last, piece).encode()
@@ -130,6 +143,7 @@ class SegmentLogs:
             effects.append(Commit((Put(layout.journal_key(segment.segment_id, first), record),), change))
             segment.accepted_seq = last
         assert segment.accepted_seq == event.last_seq
+        segment.stream_seq = event.last_seq
         return effects
 
     def journal_stored(self, change: JournalStored) -> list[Effect]:
@@ -139,10 +153,7 @@ class SegmentLogs:
         self._index.apply(segment.index, change.groups)
         segment.durable_seq = change.last_seq
         segment.logged_entries += change.entries
-        effects: list[Effect] = []
-        if segment.session is not None and segment.registered:
-            effects.append(AckJournal(segment.session, segment.durable_seq))
-        return effects + self._maybe_compact(segment)
+        return self._ack(segment) + self._maybe_compact(segment)
 
     # ---- inventory -----------------------------------------------------------------------------------------
 
@@ -162,9 +173,12 @@ class SegmentLogs:
         if progress is None or progress.last_seq != event.last_seq:
             return self._refuse(segment, "an inventory chunk came out of order")
         try:
-            pieces = split_entries(event.groups, RECORD_ENTRIES_MAX)
-            if JournalOp.REMOVE in group_ops(event.groups):
+            clean, _, refused = checked_entries(event.groups, numbered=False)
+            pieces = split_entries(clean, RECORD_ENTRIES_MAX)
+            if JournalOp.REMOVE in group_ops(clean):
                 raise WireError(Status.BAD_REQUEST, "an inventory has no REMOVE")
+            if event.last_seq > SEQ_MAX:
+                raise WireError(Status.BAD_REQUEST, f"it stands for entry {event.last_seq}")
         except WireError as error:
             return self._refuse(segment, f"malformed inventory chunk: {error}")
         if progress.chunks + len(pieces) > INVENTORY_CHUNKS_MAX:
@@ -173,7 +187,7 @@ class SegmentLogs:
             )
         if event.first and not pieces:
             pieces = [(0, b"")]  # an empty inventory still begins one in the index
-        effects: list[Effect] = []
+        effects = self._refuse_entries(segment, event.last_seq, refused)
         for count, piece in pieces:
             key = layout.snapshot_key(segment.segment_id, progress.generation, progress.chunks)
             record = Record(RecordKind.SNAPSHOT, event.last_seq, event.last_seq, piece).encode()
@@ -186,7 +200,7 @@ class SegmentLogs:
         if event.last:
             segment.awaiting_inventory = False
             segment.inventory = None
-            segment.accepted_seq = event.last_seq
+            segment.accepted_seq = segment.stream_seq = event.last_seq
             effects.append(
                 self._replace_snapshot(
                     segment,
@@ -246,10 +260,7 @@ class SegmentLogs:
         segment.damaged = False
         entries, _ = self._index.segment_usage(segment.index)
         done = {"segment_id": segment.segment_id, "entries": entries, "seq": change.last_seq}
-        effects: list[Effect] = [Report("inventory_stored", done, logging.INFO)]
-        if segment.session is not None and segment.registered:
-            effects.append(AckJournal(segment.session, segment.durable_seq))
-        return effects
+        return [Report("inventory_stored", done, logging.INFO), *self._ack(segment)]
 
     # ---- compaction ----------------------------------------------------------------------------------------
 
@@ -349,6 +360,27 @@ class SegmentLogs:
     def _sender(self, session: int) -> Segment | None:
         segment = self._table.of_session(session)
         return segment if segment is not None and segment.state is not SegmentState.GONE else None
+
+    @staticmethod
+    def _ack(segment: Segment) -> list[Effect]:
+        """What is durable of what this stream has told: of another one's entries it has heard nothing yet."""
+        seq = min(segment.durable_seq, segment.stream_seq)
+        if segment.session is None or not segment.registered or not seq:
+            return []
+        return [AckJournal(segment.session, seq)]
+
+    @staticmethod
+    def _refuse_entries(segment: Segment, last_seq: int, refused: int) -> list[Effect]:
+        """Tells the sender, and us, of entries that were left out of a message."""
+        if not refused:
+            return []
+        assert segment.session is not None
+        reason = f"an object has at most {OBJECT_BYTES_MAX} bytes"
+        told = {"segment_id": segment.segment_id, "entries": refused, "last_seq": last_seq, "reason": reason}
+        return [
+            RefuseEntries(segment.session, last_seq, refused, reason),
+            Report("entries_refused", told, logging.ERROR),
+        ]
 
     @staticmethod
     def _refuse(segment: Segment, reason: str) -> list[Effect]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kvstore.master.changes import Registration
 from kvstore.master.layout import SegmentRecord
 from kvstore_client.protocol import MapRecord, SegmentState
 
@@ -35,16 +36,21 @@ class Segment:
     record: SegmentRecord
     log: int
     state: SegmentState = SegmentState.SUSPECT
-    drain_pending: bool = False  # the record's `draining` is being stored
+    drain_request: int | None = None  # who asked for the `draining` that is being stored
 
     # The stream of now; `registered` once its registration is durable and answered.
     session: int | None = None
     registered: bool = False
     recorded: bool = False  # `record` is durable
+    registrations_pending: int = 0  # commits of `record`, or of what it was, on their way
+    said: Registration | None = None  # of the newest stream
 
     # Journal: durable_seq <= accepted_seq. What lies between is on its way into the store.
     durable_seq: int = 0
     accepted_seq: int = 0
+    stream_seq: int = (
+        0  # how far the stream of now has told and been told: nothing beyond it is acknowledged on it
+    )
     logged_entries: int = 0  # entries in the store, dead ones too
     next_generation: int = 1
     damaged: bool = False  # records of the log were lost: only an inventory can make it whole
@@ -63,8 +69,7 @@ class Segment:
         None  # served after a restart of the master though it has not attached yet
     )
 
-    # As the segment reports; the last two count since its start.
-    software_version: str = ""
+    # As the segment reports; the last three count since its start.
     used_bytes: int = 0
     object_count: int = 0
     pinned_bytes: int = 0
@@ -72,6 +77,10 @@ class Segment:
     digest_mismatches: int = 0
     evicted_objects: int = 0
     evicted_at: float = float("-inf")  # when that was last seen to grow
+
+    @property
+    def software_version(self) -> str:
+        return self.said.software_version if self.said is not None else ""
 
     @property
     def index(self) -> int:

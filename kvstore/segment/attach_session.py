@@ -13,6 +13,7 @@ import grpc
 
 from kvstore import __version__
 from kvstore.common.control_metadata import token_metadata
+from kvstore.common.logs import log_event
 from kvstore.segment.errors import ClusterChanged, RegistrationRefused
 from kvstore.segment.journal_pump import (
     Batch,
@@ -174,6 +175,17 @@ class AttachSession:
             elif kind == "inventory_request":
                 self._pump.inventory_requested()
                 self._wake.set()
+            elif kind == "entries_refused":
+                refused = message.entries_refused
+                self._pump.entries_refused += refused.entries
+                log_event(
+                    logger,
+                    logging.ERROR,
+                    "journal_entries_refused",
+                    entries=refused.entries,
+                    last_seq=refused.last_seq,
+                    reason=refused.reason,
+                )
             # Anything else comes from a newer master: ignored, as the protocol asks.
 
     async def _write(self, call: Any) -> None:

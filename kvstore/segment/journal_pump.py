@@ -86,6 +86,7 @@ class JournalPump:
         self._durable_seq = 0
         self.inventories_sent = 0
         self.gaps = 0
+        self.entries_refused = 0  # that a master has left out, because they say what can't be
 
     @property
     def state(self) -> PumpState:

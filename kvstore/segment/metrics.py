@@ -58,6 +58,7 @@ _CONTROL_COUNTERS = {
     "heartbeats_failed": "Heartbeats that no master answered.",
     "inventories_sent": "Times the whole content was announced instead of the journal.",
     "journal_gaps": "Holes in the journal, each mended by an inventory.",
+    "entries_refused": "Journal entries that a master has left out because they say what can't be.",
 }
 
 Stats = Callable[[], dict[str, int]]

@@ -235,6 +235,7 @@ def control_stats(control: ControlClient) -> dict[str, int]:
         "heartbeats_failed": control.heartbeats.failed,
         "inventories_sent": control.pump.inventories_sent,
         "journal_gaps": control.pump.gaps,
+        "entries_refused": control.pump.entries_refused,
     }
 
 

@@ -104,6 +104,9 @@ void bind_directory(nb::module_& m) {
   const auto nogil = nb::call_guard<nb::gil_scoped_release>();
   nb::class_<DirectoryIndex>(m, "DirectoryIndex")
       .def(nb::init<>())
+      .def_static(
+          "check", [](nb::bytes groups) { return DirectoryIndex::check(groups.data(), groups.size()); },
+          nb::arg("groups"))
       .def("apply", &apply, nb::arg("segment"), nb::arg("groups"))
       .def("drop_segment", &DirectoryIndex::drop_segment, nb::arg("segment"),
            nb::arg("entries_max") = UINT64_MAX, nogil)

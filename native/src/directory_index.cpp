@@ -262,6 +262,12 @@ std::vector<DirectoryIndex::Group> DirectoryIndex::parse_groups(const void* grou
   return parsed;
 }
 
+uint64_t DirectoryIndex::check(const void* groups, size_t bytes) {
+  uint64_t entries = 0;
+  for (const Group& group : parse_groups(groups, bytes)) entries += group.count;
+  return entries;
+}
+
 void DirectoryIndex::prefetch_node(uint32_t tag) const {
   const uint32_t head = slots_[tag & mask_].head;
   if (head != kNil) __builtin_prefetch(&node(head));

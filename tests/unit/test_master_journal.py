@@ -9,10 +9,18 @@ import pytest
 
 from kvstore.master import effects as ef
 from kvstore.master import events as ev
-from kvstore.master.segment_logs import RECORD_ENTRIES_MAX, LogLimits
+from kvstore.master.journal_entries import checked_entries
+from kvstore.master.segment_logs import RECORD_ENTRIES_MAX, SEQ_MAX, LogLimits
 from kvstore.master.state import StateLimits
+<<<<<<< HEAD
 from kvstore_client.protocol import SegmentState, Status
 from support.state_rig import ModelSegment, StateRig, attach, directory_content
+=======
+from kvstore_client._native import DirectoryIndex
+from kvstore_client.wire import OBJECT_BYTES_MAX, SegmentState, Status
+from kvstore_client.wire_journal import JournalGroup, JournalOp, decode_groups, encode_groups
+from support.state_rig import ModelSegment, StateRig, attach, directory_content, fingerprint
+>>>>>>> c74f04f (Check journal entries before they are stored: an impossible one costs itself alone)
 
 
 @pytest.fixture
@@ -165,6 +173,123 @@ async def test_a_malformed_batch_closes_its_stream_and_nothing_else(
     assert not (await attach(rig, model, 2)).need_inventory
 
 
+OVERSIZED = OBJECT_BYTES_MAX + 1
+
+
+async def test_an_entry_that_the_index_would_refuse_costs_itself_alone(model: ModelSegment) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    model.add(1, 2, length=OBJECT_BYTES_MAX)
+    rig.feed(model.batch(1, 1))
+    model.add(3)
+    model.add(2, length=OVERSIZED)  # whatever it is now, it is not what the directory knows
+    model.add(4)
+    model.add(5, length=(1 << 32) - 1)
+    rig.feed(model.batch(1, 3))
+    await rig.commit()
+    good = {fingerprint(1): OBJECT_BYTES_MAX, fingerprint(3): 100, fingerprint(4): 100}
+    assert directory_content(rig, model) == good
+    assert rig.take(ef.AckJournal)[-1] == ef.AckJournal(1, 6)
+    (refused,) = rig.take(ef.RefuseEntries)
+    assert (refused.session, refused.last_seq, refused.entries) == (1, 6, 2)
+    assert str(OBJECT_BYTES_MAX) in refused.reason
+    assert "entries_refused" in rig.reports()
+    assert rig.take(ef.CloseSession) == []
+    await rig.restart()
+    assert directory_content(rig, model) == good
+    assert rig.corrupt == []
+    accepted = await attach(rig, model, 2)
+    assert (accepted.durable_seq, accepted.need_inventory) == (6, False)
+
+
+async def test_an_oversized_object_of_an_inventory_is_left_out(model: ModelSegment) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    model.add(1)
+    model.add(2, length=OVERSIZED)
+    model.add(3)
+    for chunk in model.inventory(1):
+        rig.feed(chunk)
+    await rig.commit()
+    good = {fingerprint(1): 100, fingerprint(3): 100}
+    assert directory_content(rig, model) == good
+    assert [r.entries for r in rig.take(ef.RefuseEntries)] == [1]
+    await rig.restart()
+    assert directory_content(rig, model) == good
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_left_of_damaged_groups_is_what_the_index_takes(seed: int) -> None:
+    rng = random.Random(seed)
+    groups = []
+    for _ in range(rng.randint(1, 5)):
+        count = rng.randint(0, 6)
+        lengths = tuple(rng.choice((1, OBJECT_BYTES_MAX, OVERSIZED)) for _ in range(count))
+        op = rng.choice((JournalOp.ADD, JournalOp.REMOVE))
+        groups.append(JournalGroup(op, rng.randbytes(8), rng.randbytes(16 * count), lengths))
+    bad = sum(n == OVERSIZED for g in groups if g.op is JournalOp.ADD for n in g.lengths)
+    total = sum(len(g.lengths) for g in groups)
+    for numbered in (True, False):
+        clean, entries, refused = checked_entries(encode_groups(groups), numbered=numbered)
+        assert refused == bad
+        assert entries == (total if numbered else total - bad)
+        DirectoryIndex().apply(0, clean)
+        assert sum(len(g.lengths) for g in decode_groups(clean)) == entries
+
+
+@pytest.mark.parametrize(
+    "last_seq", [SEQ_MAX + 5, (1 << 64) - 1], ids=["over the bound", "the largest there is"]
+)
+async def test_a_number_beyond_counting_is_refused(model: ModelSegment, last_seq: int) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    model.add(1)
+    groups = model.batch(1, 1).groups
+    rig.feed(ev.JournalReceived(1, last_seq, last_seq, groups))
+    rig.feed(ev.InventoryReceived(1, last_seq, groups, True, True))
+    assert [c.status for c in rig.take(ef.CloseSession)] == [Status.BAD_REQUEST] * 2
+    assert not rig.pending
+
+
+async def test_a_batch_of_an_earlier_stream_sent_again_is_not_acked_before_it_is_durable(
+    model: ModelSegment,
+) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    model.add(1, 2, 3, 4)
+    rig.feed(model.batch(1, 1, 2))
+    await rig.commit()
+    rig.feed(model.batch(1, 3))
+    rig.feed(ev.StreamLost(1))
+    rig.take(ef.AckJournal)
+    rig.feed(ev.SegmentAttached(2, model.registration()))
+    (accepted,) = rig.take(ef.AcceptSegment)
+    assert accepted.durable_seq == 2
+    rig.feed(model.batch(2, 3))
+    assert max((ack.durable_seq for ack in rig.take(ef.AckJournal)), default=0) <= 2
+    await rig.commit()
+    assert rig.take(ef.AckJournal)[-1] == ef.AckJournal(2, 4)
+
+
+async def test_what_an_earlier_stream_made_durable_is_not_acked_to_one_that_has_not_sent_it(
+    model: ModelSegment,
+) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    model.add(1, 2, 3, 4)
+    rig.feed(model.batch(1, 1, 2))
+    await rig.commit()
+    rig.feed(model.batch(1, 3))
+    rig.feed(ev.StreamLost(1))
+    rig.feed(ev.SegmentAttached(2, model.registration()))
+    rig.take(ef.AckJournal)
+    await rig.commit()
+    assert max((ack.durable_seq for ack in rig.take(ef.AckJournal)), default=0) <= 2
+    rig.feed(model.batch(2, 3))
+    assert rig.take(ef.AckJournal) == [ef.AckJournal(2, 4)]
+    assert not rig.pending
+
+
 async def test_inventory_chunks_out_of_order_or_with_removes_are_refused(model: ModelSegment) -> None:
     model.add(1)
     model.remove(1)
@@ -249,7 +374,9 @@ async def test_journals_of_a_segment_that_left_or_was_never_accepted_are_not_tak
 async def test_a_log_full_of_dead_entries_is_compacted(model: ModelSegment) -> None:
     from kvstore.master.committer import Committer
     from kvstore.master.compaction import compact
+    from kvstore.master.core_tasks import CoreTasks
 
+    failed: list[Exception] = []
     limits = StateLimits(log=LogLimits(compaction_factor=2.0, compaction_floor_entries=50))
     rig = await StateRig(limits).start()
     await attach(rig, model, 1)
@@ -268,9 +395,10 @@ async def test_a_log_full_of_dead_entries_is_compacted(model: ModelSegment) -> N
         on_done=lambda change: None,
         on_failed=lambda change, error: None,
         on_commit=lambda seconds, count: None,
+        on_stalled=lambda error, stalled_s: None,
         on_fenced=lambda error: None,
     )
-    committer.start()
+    committer.start(CoreTasks(failed.append))
     written = await compact(rig.store, committer, order)
     # The journal goes on meanwhile.
     model.remove(0, 1)

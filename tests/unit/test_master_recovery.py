@@ -11,6 +11,7 @@ from kvstore.master import effects as ef
 from kvstore.master import layout
 from kvstore.master.metadata.store import Delete
 from kvstore.master.records import ENVELOPE_BYTES, Record, RecordKind
+from kvstore_client.wire import OBJECT_BYTES_MAX
 from support.state_rig import ModelSegment, StateRig, attach, directory_content
 
 
@@ -62,6 +63,23 @@ async def test_a_corrupt_journal_record_costs_its_own_entries_and_an_inventory_h
     assert directory_content(rig, hurt) == hurt.content()
     assert rig.corrupt == []
     assert not rig.segment(hurt.segment_id).damaged
+
+
+async def test_a_stored_entry_that_the_index_refuses_costs_itself_alone() -> None:
+    rig, hurt, whole = await filled()
+    hurt.add(100)
+    hurt.add(101, length=OBJECT_BYTES_MAX + 1)
+    hurt.add(102)
+    record = Record(RecordKind.JOURNAL, 31, 33, hurt.batch(0, 31).groups)
+    await rig.write_raw(layout.journal_key(hurt.segment_id, 31), record.encode())
+    await rig.restart()
+    assert rig.corrupt == ["entry"]
+    good = {fp: n for fp, n in hurt.content().items() if n <= OBJECT_BYTES_MAX}
+    assert len(good) == 32
+    assert directory_content(rig, hurt) == good
+    assert directory_content(rig, whole) == whole.content()
+    accepted = await attach(rig, hurt, 10)
+    assert (accepted.durable_seq, accepted.need_inventory) == (33, False)
 
 
 async def test_a_missing_record_is_noticed() -> None:

@@ -47,6 +47,9 @@ class DirectoryIndex {
   DirectoryIndex(const DirectoryIndex&) = delete;
   DirectoryIndex& operator=(const DirectoryIndex&) = delete;
 
+  // How many entries the groups have. Throws what `apply` would refuse of them, and changes nothing.
+  static uint64_t check(const void* groups, size_t bytes);
+
   // Applies the groups of docs/protocol.md section 8 in order, all or nothing.
   Applied apply(uint32_t segment, const void* groups, size_t bytes);
   // Removes entries of a segment, all of them or entries_max at most; how many. Cheap slices keep readers
