@@ -8,7 +8,7 @@ import uvloop
 from kvstore.cli.child_process import JsonOption, ParentOption, announce, die_with_parent
 from kvstore.cli.errors import fail
 from kvstore.cli.settings_options import with_settings_options
-from kvstore.common.errors import KvstoreError
+from kvstore.common.errors import KvstoreError, StoreError
 from kvstore.common.logs import configure_logging
 from kvstore.master.config import MasterSettings
 from kvstore.master.server import MasterServer, run
@@ -40,8 +40,10 @@ def master(settings: MasterSettings, json: JsonOption = False, parent_pid: Paren
 
     try:
         uvloop.run(run(settings, on_listening))
-    except KvstoreError as error:
+    except StoreError as error:
         fail(f"{error} Give another place with --metadata, or stop the other master.")
+    except KvstoreError as error:
+        fail(str(error))
     except OSError as error:
         fail(
             f"{error}: stop what listens there, or choose another port with --directory-port, "

@@ -27,3 +27,7 @@ class FencedError(StoreError):
 
 class CorruptRecordError(KvstoreError):
     """A stored record whose envelope or checksum is wrong."""
+
+
+class CoreTaskEnded(KvstoreError):
+    """A task that a server can't do without has ended: the process stops."""

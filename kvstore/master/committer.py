@@ -1,26 +1,33 @@
 """Group commit: whatever is submitted while a commit is in flight goes into the next one, in order.
 
-Submissions are durable in the order they were made, each atomically. When a commit fails, everything queued
-behind it fails too: the log in the store never has a hole that a later record covers up. A FencedError ends
-the committer for good.
+Submissions are durable in the order they were made, each atomically. A commit that fails is made again, the same operations in the
+same order, until the store takes it: they say the same however often they are carried out. So the log in the store never has a hole
+that a later record covers up, and a store that is away for a while costs time and nothing else. Whoever can't wait is told
+(`on_stalled`). What the store will never take (a broken bound) fails for good with everything behind it; a FencedError ends
+the committer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from kvstore.common.backoff import Backoff
 from kvstore.common.errors import FencedError, StoreError
 from kvstore.master.changes import Change
-from kvstore.master.metadata.store import Fence, MetadataStore, Op, OpSet, op_bytes
+from kvstore.master.core_tasks import CoreTasks
+from kvstore.master.metadata.store import Fence, MetadataStore, Op, OpSet, OutOfBoundsError, op_bytes
 
 # Above this the control service stops reading journals; the rest of a stop-and-go margin is one batch a
 # stream.
 BACKLOG_BYTES_MAX = 32 << 20
-RETRY_DELAY_S = 0.2  # after a failure, so that a broken disk is not hammered
+# Between attempts, so that a broken disk is not hammered.
+RETRY_DELAY_S_MIN = 0.05
+RETRY_DELAY_S_MAX = 1.0
 
 
 @dataclass(slots=True)
@@ -32,8 +39,13 @@ class _Submission:
 
 
 class Committer:
-    """Callbacks run on the event loop: on_done(change), on_failed(change, error), on_commit(seconds,
-    submissions)."""
+    """Callbacks run on the event loop:
+
+    on_done(change), on_failed(change, error): in the order of submission
+    on_commit(seconds, submissions): a commit was made
+    on_stalled(error, stalled_s): one was not, and is tried again; `stalled_s` since the first of its attempts failed
+    on_fenced(error): another master writes
+    """
 
     def __init__(
         self,
@@ -43,6 +55,7 @@ class Committer:
         on_done: Callable[[Change], None],
         on_failed: Callable[[Change, str], None],
         on_commit: Callable[[float, int], None],
+        on_stalled: Callable[[str, float], None],
         on_fenced: Callable[[FencedError], None],
     ) -> None:
         self._store = store
@@ -50,17 +63,16 @@ class Committer:
         self._on_done = on_done
         self._on_failed = on_failed
         self._on_commit = on_commit
+        self._on_stalled = on_stalled
         self._on_fenced = on_fenced
         self._queue: deque[_Submission] = deque()
         self._backlog_bytes = 0
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        self._stopping = False
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="committer")
+        self._stopping = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._ended.set()
 
     @property
     def backlog_bytes(self) -> int:
@@ -75,17 +87,19 @@ class Committer:
         self._enqueue(_Submission(ops, sum(map(op_bytes, ops)), None, done))
         await done
 
+    def start(self, tasks: CoreTasks) -> None:
+        self._ended.clear()
+        tasks.start_job(self._run(), "committer")
+
     async def wait_for_room(self) -> None:
         """Until the backlog is below its bound."""
         await self._room.wait()
 
     async def stop(self) -> None:
-        """Commits what is queued, then ends. Idempotent."""
-        self._stopping = True
+        """Returns when what is queued is committed, or has failed. Idempotent."""
+        self._stopping.set()
         self._wake.set()
-        if self._task is not None:
-            await self._task
-            self._task = None
+        await self._ended.wait()
 
     def _enqueue(self, submission: _Submission) -> None:
         self._queue.append(submission)
@@ -95,30 +109,47 @@ class Committer:
         self._wake.set()
 
     async def _run(self) -> None:
+        try:
+            while True:
+                while not self._queue:
+                    if self._stopping.is_set():
+                        return
+                    self._wake.clear()
+                    await self._wake.wait()
+                group, ops = self._next_group()
+                await self._commit(group, ops)
+        finally:
+            self._ended.set()
+
+    async def _commit(self, group: list[_Submission], ops: list[Op]) -> None:
+        backoff = Backoff(RETRY_DELAY_S_MIN, RETRY_DELAY_S_MAX)
+        first_failure = None
         while True:
-            while not self._queue:
-                if self._stopping:
-                    return
-                self._wake.clear()
-                await self._wake.wait()
-            group, ops = self._next_group()
             started = time.perf_counter()
             try:
                 await self._store.commit(ops, self._fence)
-            except StoreError as error:
+                break
+            except (FencedError, OutOfBoundsError) as error:
                 self._fail(group, error)
                 if isinstance(error, FencedError):
                     self._on_fenced(error)
-                elif not self._stopping:
-                    await asyncio.sleep(RETRY_DELAY_S)
-                continue
-            self._on_commit(time.perf_counter() - started, len(group))
-            for submission in group:
-                self._release(submission)
-                if submission.done is not None and not submission.done.done():
-                    submission.done.set_result(None)
-                if submission.change is not None:
-                    self._on_done(submission.change)
+                return
+            except StoreError as error:
+                if self._stopping.is_set():
+                    self._fail(group, error)
+                    return
+                now = time.perf_counter()
+                first_failure = first_failure or now
+                self._on_stalled(str(error), now - first_failure)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), backoff.next_delay_s())
+        self._on_commit(time.perf_counter() - started, len(group))
+        for submission in group:
+            self._release(submission)
+            if submission.done is not None and not submission.done.done():
+                submission.done.set_result(None)
+            if submission.change is not None:
+                self._on_done(submission.change)
 
     def _next_group(self) -> tuple[list[_Submission], list[Op]]:
         together = OpSet()
@@ -132,6 +163,7 @@ class Committer:
         return group, together.ops
 
     def _fail(self, group: list[_Submission], error: StoreError) -> None:
+        """For good, and with everything queued behind it."""
         failed = [*group, *self._queue]
         self._queue.clear()
         for submission in failed:

@@ -98,7 +98,12 @@ class MasterSettings(ServerSettings):
     @property
     def limits(self) -> StateLimits:
         return StateLimits(
-            membership=MembershipLimits(self.grace_s, self.heartbeat_timeout_s, self.segments_max),
+            membership=MembershipLimits(
+                self.grace_s,
+                self.heartbeat_timeout_s,
+                streamless_timeout_s=min(2.5 * self.heartbeat_interval_ms / 1000, self.heartbeat_timeout_s),
+                segments_max=self.segments_max,
+            ),
             log=LogLimits(self.compaction_factor, self.compaction_floor_entries),
             namespaces_max=self.namespaces_max,
             recovery_s=self.recovery_s,

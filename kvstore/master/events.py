@@ -108,10 +108,20 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class CommitFailed:
-    """The outcome is unknown, and so is that of every change submitted after it and before this event."""
+    """It is not tried again. The outcome is unknown, and so is that of every change submitted after it and before
+    this event."""
 
     change: Change
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitStalled:
+    """The store has refused a commit, which is tried again, with all that waits behind it; the first attempt failed
+    `stalled_s` ago."""
+
+    error: str
+    stalled_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,5 +144,6 @@ Event = (
     | SpaceMeasured
     | Committed
     | CommitFailed
+    | CommitStalled
     | Tick
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from kvstore_client import _native
 from kvstore_client._native import DirectoryIndex
-from kvstore_client.wire import FINGERPRINT_BYTES, OBJECT_BYTES_MAX, Status, WireError
-from kvstore_client.wire_journal import JournalGroup, JournalOp, decode_groups, encode_groups
+from kvstore_client.protocol import FINGERPRINT_BYTES, OBJECT_BYTES_MAX, Status, WireError
+from kvstore_client.protocol.journal import JournalGroup, JournalOp, decode_groups, encode_groups
 
 
 def checked_entries(groups: bytes, *, numbered: bool) -> tuple[bytes, int, int]:

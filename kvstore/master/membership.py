@@ -3,9 +3,10 @@
     (attach) -> LIVE <-> SUSPECT -> GONE        DRAINING stands for LIVE while a segment is to be emptied
     (master restart) -> LIVE, "recovering" until it attaches or the recovery time is over -> SUSPECT
 
-A stream that breaks, or a segment that is not heard for the heartbeat timeout, makes it SUSPECT: its entries
-are kept and not served. Back with the same pool they count again. After the grace period it is GONE, and its
-entries leave the directory for good.
+A segment that is not heard for the heartbeat timeout is SUSPECT: its entries are kept and not served. Without its
+stream it is as soon as a heartbeat is overdue, and takes no new pages meanwhile; that a stream breaks says nothing
+of the memory as long as heartbeats come. Heard again with the same pool its entries count again. After the grace period
+it is GONE, and its entries leave the directory for good.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ from kvstore_client.protocol import SegmentState, Status
 class MembershipLimits:
     grace_s: float = 600.0
     heartbeat_timeout_s: float = 10.0
+    # The same for a segment whose stream has broken: two heartbeats and a half.
+    streamless_timeout_s: float = 2.5
     segments_max: int = 4096
 
 
@@ -68,6 +71,9 @@ class Membership:
             self._table.release(segment)
 
         index = self._table.next_index if segment is None else segment.index
+        if index >= layout.SEGMENT_INDEX_MAX:
+            reason = f"the directory has given out all its {layout.SEGMENT_INDEX_MAX} segment indexes"
+            return [*effects, CloseSession(event.session, Status.UNAVAILABLE, reason)]
         record = SegmentRecord(
             index, said.pool_id, said.host, said.tcp_port, said.unix_path, said.capacity_bytes
         )
@@ -75,7 +81,7 @@ class Membership:
             return effects + self._start_anew(now, event.session, segment, said.segment_id, record, said)
         self._table.bind(segment, event.session)
         segment.heard_at = now
-        segment.software_version = said.software_version
+        segment.said = said
         record = replace(
             record,
             draining=segment.record.draining,
@@ -84,9 +90,11 @@ class Membership:
             snapshot_chunks=segment.record.snapshot_chunks,
         )
         if segment.recorded and record == segment.record:
-            return effects + self._admit(now, segment, said)
+            return effects + self._admit(segment, said)
+        if segment.registrations_pending and record == segment.record:
+            return effects  # of an earlier stream, and as good for this one
         segment.record, segment.recorded = record, False
-        return [*effects, self._register(segment, event.session, said, fresh=False)]
+        return [*effects, self._register(segment, fresh=False)]
 
     def _start_anew(
         self,
@@ -106,31 +114,37 @@ class Membership:
             draining = old.record.draining and old.state is not SegmentState.GONE
             record = replace(record, draining=draining)
         segment = self._table.create(segment_id, replace(record, index=self._table.next_index))
-        segment.software_version = said.software_version
+        segment.said = said
         segment.heard_at = segment.fresh_since = segment.suspect_since = now
         self._index.set_serving(segment.index, False)  # until the registration is durable
         self._table.bind(segment, session)
         # Whatever the old pool (or a segment whose record was lost) left behind goes in the same commit.
-        return [*effects, self._register(segment, session, said, fresh=True)]
+        return [*effects, self._register(segment, fresh=True)]
 
-    def _register(self, segment: Segment, session: int, said: Registration, *, fresh: bool) -> Commit:
+    def _register(self, segment: Segment, *, fresh: bool) -> Commit:
+        segment.registrations_pending += 1
         put = Put(layout.segment_key(segment.segment_id), segment.record.encode())
         ops: tuple[Op, ...] = (layout.whole_log(segment.segment_id), put) if fresh else (put,)
-        return Commit(ops, SegmentRegistered(segment.segment_id, segment.log, session, said, fresh))
+        return Commit(ops, SegmentRegistered(segment.segment_id, segment.log, fresh))
 
-    def registered(self, now: float, change: SegmentRegistered) -> list[Effect]:
+    def registered(self, change: SegmentRegistered) -> list[Effect]:
+        """Admits the stream of now, if what it said is what is durable."""
         segment = self._current(change.segment_id, change.log)
         if segment is None:
             return []
+        segment.registrations_pending -= 1
+        if segment.registrations_pending:
+            return []  # a later stream said something else
         segment.recorded = True
-        if segment.session != change.session:
-            return []  # the stream broke meanwhile, or another took over
-        return self._admit(now, segment, change.said)
+        if segment.session is None or segment.registered or segment.said is None:
+            return []
+        return self._admit(segment, segment.said)
 
     def registration_failed(self, change: SegmentRegistered) -> list[Effect]:
         segment = self._current(change.segment_id, change.log)
         if segment is None:
             return []
+        segment.registrations_pending -= 1
         segment.recorded = False
         session = segment.session
         if change.fresh:
@@ -139,7 +153,7 @@ class Membership:
             return []
         return [CloseSession(session, Status.UNAVAILABLE, "the directory could not be written: attach again")]
 
-    def _admit(self, now: float, segment: Segment, said: Registration) -> list[Effect]:
+    def _admit(self, segment: Segment, said: Registration) -> list[Effect]:
         assert segment.session is not None
         segment.registered = True
         segment.recovering_until = None
@@ -149,6 +163,7 @@ class Membership:
             or said.oldest_kept_seq > segment.durable_seq + 1  # it can't send what is missing
         )
         segment.awaiting_inventory = need_inventory
+        segment.stream_seq = segment.durable_seq
         return [
             AcceptSegment(segment.session, segment.index, segment.durable_seq, need_inventory),
             *self._revive(segment),
@@ -175,15 +190,15 @@ class Membership:
     # ---- going silent --------------------------------------------------------------------------------------
 
     def heard(self, now: float, segment: Segment) -> list[Effect]:
-        """A message came: a registered segment that was silent counts again."""
+        """A message came: a segment that was silent counts again, if this is the memory of its durable record."""
         segment.heard_at = now
-        if segment.registered and segment.state is SegmentState.SUSPECT:
+        if segment.recorded and segment.state is SegmentState.SUSPECT:
             return [*self._revive(segment), Report("segment_heard_again", {"segment_id": segment.segment_id})]
         return []
 
     def heartbeat(self, now: float, event: HeartbeatReceived) -> list[Effect]:
         segment = self._table.get(event.segment_id)
-        if segment is None or not self.knows(event.segment_id, event.pool_id):
+        if segment is None or segment.record.pool_id != event.pool_id or segment.state is SegmentState.GONE:
             return []
         segment.used_bytes = event.used_bytes
         segment.object_count = event.object_count
@@ -193,6 +208,7 @@ class Membership:
         if 0 < segment.evicted_objects < event.evicted_objects:
             segment.evicted_at = now
         segment.evicted_objects = event.evicted_objects
+        segment.recovering_until = None  # it is alive, whether it has attached yet or not
         return self.heard(now, segment)
 
     def knows(self, segment_id: bytes, pool_id: bytes) -> bool:
@@ -205,9 +221,9 @@ class Membership:
         if segment is None:
             return []
         self._table.release(segment)
-        if segment.state is SegmentState.GONE:
+        if not segment.serving:
             return []
-        return self._suspect(now, segment, "its stream broke")
+        return [BroadcastMap(), Report("segment_stream_lost", {"segment_id": segment.segment_id})]
 
     def _suspect(self, now: float, segment: Segment, why: str) -> list[Effect]:
         if segment.state is SegmentState.SUSPECT:
@@ -259,11 +275,11 @@ class Membership:
         if segment is None or segment.state is SegmentState.GONE:
             text = f"no segment {event.segment_id.hex()} is in the cluster"
             return [RequestRefused(event.request, Status.MISS, text)]
-        if segment.drain_pending:
+        if segment.drain_request is not None:
             text = "another change of this segment is just being stored: try again"
             return [RequestRefused(event.request, Status.UNAVAILABLE, text)]
         was = segment.record.draining
-        segment.drain_pending = True
+        segment.drain_request = event.request
         # At once, not when it is stored: whoever writes the record meanwhile must not undo it.
         effects = self._set_draining(segment, event.draining)
         ops = (Put(layout.segment_key(segment.segment_id), segment.record.encode()),)
@@ -278,7 +294,7 @@ class Membership:
 
     def drain_stored(self, change: DrainStored) -> list[Effect]:
         if (segment := self._current(change.segment_id, change.log)) is not None:
-            segment.drain_pending = False
+            segment.drain_request = None
         effects: list[Effect] = [DrainReady(change.request)]
         if change.draining != change.was_draining:
             event = "segment_draining" if change.draining else "segment_undrained"
@@ -289,11 +305,22 @@ class Membership:
         """As it was before, and stored so with the next attach: the outcome of the commit is unknown."""
         effects: list[Effect] = []
         if (segment := self._current(change.segment_id, change.log)) is not None:
-            segment.drain_pending = False
+            segment.drain_request = None
             segment.recorded = False
             effects = self._set_draining(segment, change.was_draining)
         text = f"it could not be stored, try again: {error}"
         return [*effects, RequestRefused(change.request, Status.UNAVAILABLE, text)]
+
+    def commit_stalled(self, error: str) -> list[Effect]:
+        """Answers those who wait for a registration or a drain to be stored; that goes on."""
+        effects: list[Effect] = []
+        text = f"the metadata store fails, and it is tried again: {error}"
+        for segment in self._table:
+            if segment.session is not None and not segment.registered:
+                effects.append(CloseSession(segment.session, Status.UNAVAILABLE, text))
+            if segment.drain_request is not None:
+                effects.append(RequestRefused(segment.drain_request, Status.UNAVAILABLE, text))
+        return effects
 
     # ---- time ----------------------------------------------------------------------------------------------
 
@@ -310,6 +337,9 @@ class Membership:
             elif segment.recovering_until is not None:
                 if now >= segment.recovering_until:
                     effects += self._suspect(now, segment, "it did not attach after the master's restart")
+            elif segment.session is None:
+                if now - segment.heard_at >= self._limits.streamless_timeout_s:
+                    effects += self._suspect(now, segment, "its stream broke and its heartbeats stopped")
             elif now - segment.heard_at >= self._limits.heartbeat_timeout_s:
                 effects += self._suspect(now, segment, "its heartbeats stopped")
         return effects

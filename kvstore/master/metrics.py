@@ -56,8 +56,9 @@ class MasterMetrics:
         )
         self.events = Counter(
             "kvstore_master_events",
-            "Events of the state machine worth knowing: journal_gap, journal_malformed, segment_suspect, "
-            "segment_gone, commit_failed, record_corrupt, log_compacted, inventory_stored, ...",
+            "Events of the state machine worth knowing: journal_gap, journal_malformed, entries_refused, "
+            "segment_stream_lost, segment_suspect, segment_gone, commits_stalled, commit_failed, record_corrupt, "
+            "log_compacted, inventory_stored, ...",
             ["event"],
             registry=self.registry,
         )
@@ -95,7 +96,7 @@ class MasterMetrics:
         )
         self.commit_failures = Counter(
             "kvstore_master_commit_failures",
-            "Submissions that were not made durable.",
+            "Commits that the metadata store refused; all but those of a master that stops or is replaced are tried again.",
             registry=self.registry,
         )
         self.fenced_writes = Counter(

@@ -132,6 +132,16 @@ class Namespaces:
         text = f"the namespace could not be stored: {error}"
         return [RequestRefused(request, Status.UNAVAILABLE, text) for request in waiters]
 
+    def commit_stalled(self, error: str) -> list[Effect]:
+        """Answers those who wait; what they asked for is stored all the same once the store can."""
+        effects: list[Effect] = []
+        text = f"the metadata store fails, and it is tried again: {error}"
+        for namespace in self._by_identity.values():
+            if namespace.waiters:
+                waiters, namespace.waiters = namespace.waiters, []
+                effects += [RequestRefused(request, Status.UNAVAILABLE, text) for request in waiters]
+        return effects
+
     # ---- common --------------------------------------------------------------------------------------------
 
     def _store(self, namespace: Namespace, epoch: int, request: int) -> list[Effect]:

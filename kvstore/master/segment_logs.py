@@ -41,13 +41,8 @@ from kvstore.master.metadata.store import Put, SpaceLevel
 from kvstore.master.records import Record, RecordKind
 from kvstore.master.segment_table import CompactionProgress, InventoryProgress, Segment, SegmentTable
 from kvstore_client._native import DirectoryIndex
-<<<<<<< HEAD
-from kvstore_client.protocol import SegmentState, Status, WireError
-from kvstore_client.protocol.journal import JournalOp, count_entries, group_ops, skip_entries, split_entries
-=======
-from kvstore_client.wire import OBJECT_BYTES_MAX, SegmentState, Status, WireError
-from kvstore_client.wire_journal import JournalOp, group_ops, skip_entries, split_entries
->>>>>>> c74f04f (Check journal entries before they are stored: an impossible one costs itself alone)
+from kvstore_client.protocol import OBJECT_BYTES_MAX, SegmentState, Status, WireError
+from kvstore_client.protocol.journal import JournalOp, group_ops, skip_entries, split_entries
 
 RECORD_ENTRIES_MAX = 16_384  # at most 36 bytes each (a group of its own): well under the 1 MiB of a commit
 INVENTORY_CHUNKS_MAX = 65_536

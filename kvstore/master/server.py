@@ -143,6 +143,7 @@ class MasterServer:
             self.metrics,
             run_bytes=settings.placement_run_bytes,
             on_fenced=self._fenced,
+            on_failed=self._fail,
         )
         self.metrics.watch(directory.state)
         return directory

@@ -21,6 +21,9 @@ from kvstore.master.segment_table import SegmentTable
 from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import MapRecord, SegmentState
 
+# How long requests wait for a store that fails before they are refused; clients give a call a second.
+ANSWER_AFTER_S = 0.5
+
 
 @dataclass(frozen=True)
 class StateLimits:
@@ -66,8 +69,12 @@ class DirectoryState:
         self.namespaces.recover(recovered.namespaces)
         self.membership = Membership(self.segments, self.index, limits.membership)
         self.logs = SegmentLogs(self.segments, self.index, limits.log)
+        # Counts whatever may change the map or where pages are placed.
+        self.membership_version = 0
+        self._stalled = False
         for known in recovered.segments:
             self._recover(now, known, limits.recovery_s)
+        self._map_shape = self._shape()
 
     def _recover(self, now: float, known: RecoveredSegment, recovery_s: float) -> None:
         segment = self.segments.create(known.segment_id, known.record)
@@ -95,11 +102,19 @@ class DirectoryState:
     def handle(self, now: float, event: ev.Event) -> list[Effect]:
         effects = self._handle(now, event)
         if any(isinstance(effect, BroadcastMap) for effect in effects):
-            # However many reasons there were, it is one new map.
-            self.map_epoch += 1
             effects = [effect for effect in effects if not isinstance(effect, BroadcastMap)]
-            effects.append(BroadcastMap())
+            self.membership_version += 1
+            shape = self._shape()
+            # However many reasons there were, it is one new map, and none where it says what the last one said.
+            if shape != self._map_shape:
+                self._map_shape = shape
+                self.map_epoch += 1
+                effects.append(BroadcastMap())
         return effects
+
+    def _shape(self) -> list[tuple[SegmentState, bytes, SegmentRecord]]:
+        """What clients go by in the map: everything but how full the segments are."""
+        return [(s.state, s.segment_id, s.record) for s in self.segments]
 
     def _handle(self, now: float, event: ev.Event) -> list[Effect]:
         if isinstance(event, ev.JournalReceived):
@@ -130,13 +145,33 @@ class DirectoryState:
             return self.logs.compaction_failed(event)
         if isinstance(event, ev.SpaceMeasured):
             return self.logs.space_measured(event)
+        if isinstance(event, ev.CommitStalled):
+            return self._commit_stalled(event)
         return self._commit_failed(now, event)
 
     def _heard(self, now: float, session: int) -> list[Effect]:
         segment = self.segments.of_session(session)
         return self.membership.heard(now, segment) if segment is not None else []
 
+    def _commit_stalled(self, event: ev.CommitStalled) -> list[Effect]:
+        effects: list[Effect] = []
+        if not self._stalled:
+            self._stalled = True
+            effects.append(Report("commits_stalled", {"error": event.error}, logging.ERROR))
+        if event.stalled_s >= ANSWER_AFTER_S:
+            # What waits is stored once the store can; whoever asked for it has waited long enough.
+            effects += self.membership.commit_stalled(event.error)
+            effects += self.namespaces.commit_stalled(event.error)
+        return effects
+
     def _committed(self, now: float, change: ch.Change) -> list[Effect]:
+        resumed: list[Effect] = []
+        if self._stalled:
+            self._stalled = False
+            resumed.append(Report("commits_resumed", {}, logging.INFO))
+        return resumed + self._stored(now, change)
+
+    def _stored(self, now: float, change: ch.Change) -> list[Effect]:
         if isinstance(change, ch.JournalStored):
             return self.logs.journal_stored(change)
         if isinstance(change, ch.InventoryChunkStored):
@@ -148,7 +183,7 @@ class DirectoryState:
         if isinstance(change, ch.NamespaceStored):
             return self.namespaces.stored(change)
         if isinstance(change, ch.SegmentRegistered):
-            return self.membership.registered(now, change)
+            return self.membership.registered(change)
         if isinstance(change, ch.SegmentDropped):
             return self.membership.dropped(now, change)
         return self.membership.drain_stored(change)

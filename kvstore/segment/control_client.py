@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from kvstore.segment.journal_pump import JournalProtocolError, JournalPump
 
 logger = logging.getLogger(__name__)
 
+# A stream that lasts so long has worked; one that breaks at once does not begin the back-off anew.
+STABLE_S = 5.0
 # A lease that runs out takes seconds, and puts wait for it: masters that stand by are asked often.
 STANDBY_DELAY_S_MAX = 0.3
 
@@ -69,6 +72,9 @@ class ControlClient:
         self._session: AttachSession | None = None
         self._leaving = asyncio.Event()
         self._streaming: asyncio.Task[None] | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self._worthless = ""
+        self._attached_at = 0.0
         self._attached = asyncio.Event()
         self._complaint = ""
         self._cluster_id = b""
@@ -107,6 +113,12 @@ class ControlClient:
 
         ClusterChanged is all that it raises for what a master does.
         """
+        try:
+            await self._run()
+        finally:
+            await self._stop_beating()
+
+    async def _run(self) -> None:
         turn = 0
         while not self._leaving.is_set():
             master = self._masters[turn % len(self._masters)]
@@ -134,31 +146,15 @@ class ControlClient:
             await self._pause()
 
     async def _attach(self, master: str) -> None:
-        async with (
-            grpc.aio.insecure_channel(master, options=_CHANNEL_OPTIONS) as bulk_channel,
-            grpc.aio.insecure_channel(master, options=_CHANNEL_OPTIONS) as beat_channel,
-        ):
-            heartbeat = Heartbeat(
-                beat_channel,
-                self._registration.segment_id,
-                self._registration.pool_id,
-                self._stats,
-                self.heartbeats,
-                self._registration.token,
-            )
-            beating: asyncio.Task[str] | None = None
-
-            def on_registered(registered: Any) -> None:
-                nonlocal beating
-                interval_s = max(registered.heartbeat_interval_ms, 50) / 1000
-                beating = asyncio.create_task(heartbeat.run(interval_s), name="heartbeat")
-                # The master has forgotten us (it restarted, or took us for dead), or it hangs: this stream is
-                # worth nothing now.
-                beating.add_done_callback(lambda task: None if task.cancelled() else streaming.cancel())
-                self._on_registered(master, registered)
-
+        async with grpc.aio.insecure_channel(master, options=_CHANNEL_OPTIONS) as channel:
+            self._worthless = ""
             session = AttachSession(
-                bulk_channel, self._registration, self._store, self.pump, on_registered, self._cluster_id
+                channel,
+                self._registration,
+                self._store,
+                self.pump,
+                lambda registered: self._on_registered(master, registered),
+                self._cluster_id,
             )
             streaming = asyncio.create_task(session.run(), name="attach")
             self._session, self._streaming = session, streaming
@@ -167,22 +163,56 @@ class ControlClient:
             except asyncio.CancelledError:
                 if self._leaving.is_set():
                     return
-                if beating is None or not beating.done():
+                if not self._worthless:
                     raise
-                raise RegistrationRefused(beating.result()) from None
+                raise RegistrationRefused(self._worthless) from None
             finally:
                 self._session = self._streaming = None
-                for task in (streaming, beating):
-                    if task is not None:
-                        task.cancel()
-                await asyncio.gather(streaming, *([beating] if beating else []), return_exceptions=True)
+                streaming.cancel()
+                await asyncio.gather(streaming, return_exceptions=True)
+
+    async def _beat(self, master: str, interval_s: float) -> None:
+        async with grpc.aio.insecure_channel(master, options=_CHANNEL_OPTIONS) as channel:
+            own = self._registration
+            heartbeat = Heartbeat(
+                channel,
+                own.segment_id,
+                own.pool_id,
+                self._stats,
+                self.heartbeats,
+                self._stream_is_worthless,
+                own.token,
+            )
+            await heartbeat.run(interval_s)
+
+    def _beating_ended(self, beating: asyncio.Task[None]) -> None:
+        if not beating.cancelled():
+            logger.error("heartbeat_ended", exc_info=beating.exception())
+            self._stream_is_worthless("heartbeats ended")
+
+    def _stream_is_worthless(self, why: str) -> None:
+        # The master has forgotten us (it restarted, or took us for dead), or it hangs. Without a stream there is nothing to end.
+        if self._streaming is not None and self.attached:
+            self._worthless = why
+            self._streaming.cancel()
+
+    async def _stop_beating(self) -> None:
+        beating, self._beating = self._beating, None
+        if beating is not None:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
 
     def _on_registered(self, master: str, registered: Any) -> None:
         self.master = master
         self._cluster_id = registered.cluster_id
         self.attaches += 1
         self._complaint = ""
-        self._backoff.reset()
+        self._attached_at = time.monotonic()
+        if self._beating is not None:
+            self._beating.cancel()
+        interval_s = max(registered.heartbeat_interval_ms, 50) / 1000
+        self._beating = asyncio.create_task(self._beat(master, interval_s), name="heartbeat")
+        self._beating.add_done_callback(self._beating_ended)
         self._attached.set()
         log_event(
             logger,
@@ -197,6 +227,8 @@ class ControlClient:
     def _detached(self) -> None:
         if self._attached.is_set():
             self._attached.clear()
+            if time.monotonic() - self._attached_at >= STABLE_S:
+                self._backoff.reset()
             log_event(logger, logging.WARNING, "master_lost", master=self.master)
 
     async def _pause(self) -> None:

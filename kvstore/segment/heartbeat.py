@@ -31,9 +31,8 @@ class HeartbeatCounters:
 
 
 class Heartbeat:
-    """Beats for one attachment.
-
-    `run` returns, saying why, when the attachment is worth nothing any more, else goes on until cancelled.
+    """Beats to one master, for as long as no other has registered us: while the stream is lost and sought again, that the master
+    hears us is what keeps our pages served.
     """
 
     def __init__(
@@ -43,17 +42,20 @@ class Heartbeat:
         pool_id: bytes,
         stats: Callable[[], dict[str, int]],
         counters: HeartbeatCounters,
+        on_worthless: Callable[[str], None],
         token: str = "",
     ) -> None:
+        """`on_worthless` hears, at each beat that says so, why a stream to this master would be worth nothing."""
         self._stub = control_pb2_grpc.ControlStub(channel)
         self._segment_id = segment_id
         self._pool_id = pool_id
         self._stats = stats
         self._counters = counters
+        self._on_worthless = on_worthless
         self._metadata = token_metadata(token)
 
-    async def run(self, interval_s: float) -> str:
-        """Beats every `interval_s` seconds; an answer that takes longer delays the next beat, never doubles
+    async def run(self, interval_s: float) -> None:
+        """Until it is cancelled. Beats every `interval_s` seconds; an answer that takes longer delays the next beat, never doubles
         it.
         """
         loop = asyncio.get_running_loop()
@@ -61,17 +63,17 @@ class Heartbeat:
         silent = 0
         while True:
             known = await self._beat()
+            silent = silent + 1 if known is None else 0
             if known is False:
-                return "the master no longer knows this segment; attaching again"
-            silent = 0 if known else silent + 1
-            if silent == SILENT_BEATS_MAX:
-                return f"the master has not answered {silent} heartbeats in a row"
+                self._on_worthless("the master no longer knows this segment; attaching again")
+            elif silent >= SILENT_BEATS_MAX:
+                self._on_worthless(f"the master has not answered {silent} heartbeats in a row")
             # From the due time, not from now: a slow answer does not stretch the rhythm.
             due = max(due + interval_s, loop.time())
             await asyncio.sleep(due - loop.time())
 
     async def _beat(self) -> bool | None:
-        """Whether the master knows the segment; None when it did not answer."""
+        """Whether the master has a stream of the segment; None when it did not answer."""
         stats = self._stats()
         request = pb.HeartbeatRequest(
             segment_id=self._segment_id,

@@ -5,24 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints
+from kvstore_client import protocol as wire
+from kvstore_client.protocol import Op, Status
+from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints, until
 from support.waiting import wait_until
 
 START_TIMEOUT_S = 30.0
+COMMAND = ("-m", "kvstore.cli.main", "master")
 
 
 class MasterProcess:
-    """`python -m kvstore.master` on free ports; its log is read for the ports it got."""
+    """`kvstore master` on free ports; its log is read for the ports it got. `command`: what Python runs instead."""
 
-    def __init__(self, directory: Path, **settings: str) -> None:
+    def __init__(self, directory: Path, command: Sequence[str] = COMMAND, **settings: str) -> None:
         self._log = directory / "master.log"
         values = {
             "directory_port": "0",
@@ -34,7 +39,7 @@ class MasterProcess:
         environment = {f"KVSTORE_MASTER_{name.upper()}": value for name, value in values.items()}
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "kvstore.master"], stderr=log, env={**os.environ, **environment}
+                [sys.executable, *command], stderr=log, env={**os.environ, **environment}
             )
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -111,6 +116,106 @@ async def test_killed_after_acked_batches_a_restarted_master_finds_every_page(tm
             master.close()
 
 
+async def test_a_disk_that_fails_takes_puts_away_and_no_reads_and_is_used_again_when_it_works(
+    tmp_path: Path,
+) -> None:
+    master = MasterProcess(tmp_path)
+    try:
+        ready = await asyncio.to_thread(master.ready)
+        peer = await DirectoryPeer.greeted(ready["directory_port"])
+        ns = await peer.open_namespace(model="m")
+        segment = SegmentPeer(ready["control_port"])
+        await segment.attach()
+        old, new = fingerprints(64, 1), fingerprints(4000, 2)
+        await segment.journal(ns, old)
+        await segment.acked()
+        assert all(await peer.exists(ns, old))
+        epoch = peer.map_epoch
+
+        def limit_files(size_bytes: int) -> None:
+            limits = (size_bytes, resource.RLIM_INFINITY)
+            resource.prlimit(master.process.pid, resource.RLIMIT_FSIZE, limits)
+
+        # RocksDB's log must grow beyond this, the other files of the process are smaller.
+        limit_files(64 << 10)
+        await segment.journal(ns, new)
+        await until(lambda: master.events("commits_stalled"), "a commit fails")
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + 4
+        while loop.time() < ends_at:
+            await segment.heartbeat()
+            assert await peer.exists(ns, old) == [True] * 64
+            assert not any(await peer.exists(ns, new))
+            assert peer.map_epoch == epoch
+            await asyncio.sleep(0.05)
+        status, text = await peer.call(Op.OPEN_NAMESPACE, wire.OpenNamespaceRequest(b"{}", "x"))
+        assert status is Status.UNAVAILABLE and b"File too large" in text
+        assert not segment.call.done()
+
+        limit_files(resource.RLIM_INFINITY)
+        await segment.acked()
+        assert all(await peer.exists(ns, new))
+        assert peer.map_epoch == epoch
+        assert [len(master.events(name)) for name in ("commits_stalled", "commits_resumed")] == [1, 1]
+        assert master.events("metadata_store_reopened")
+        assert master.end(signal.SIGKILL) == -signal.SIGKILL
+        peer.close()
+        await segment.close()
+    finally:
+        master.close()
+    master = MasterProcess(tmp_path)
+    try:
+        ready = await asyncio.to_thread(master.ready)
+        peer = await DirectoryPeer.greeted(ready["directory_port"])
+        assert all(await peer.exists(ns, old + new))
+        peer.close()
+    finally:
+        master.close()
+
+
+BROKEN_STORE = """
+import sys
+from kvstore.master.metadata import rocksdb
+
+def broken(self, ops, fence, commit=rocksdb.RocksdbStore._commit):
+    if any(b"poison" in getattr(op, "value", b"") for op in ops):
+        self._readers.no_such_attribute
+    return commit(self, ops, fence)
+
+async def unwrapped(self, ops, fence):
+    broken(self, rocksdb.checked_ops(ops), fence)
+
+rocksdb.RocksdbStore.commit = unwrapped
+from kvstore.cli.main import main
+sys.argv = ["kvstore", "master"]
+main()
+"""
+
+
+async def test_a_dead_core_task_ends_the_process_with_one_clear_line(tmp_path: Path) -> None:
+    master = MasterProcess(tmp_path, command=["-c", BROKEN_STORE])
+    try:
+        ready = await asyncio.to_thread(master.ready)
+        peer = await DirectoryPeer.greeted(ready["directory_port"])
+        assert (await http_status(ready["http_port"], "/readyz")) == 200
+        peer.send(Op.OPEN_NAMESPACE, wire.OpenNamespaceRequest(b'{"poison":1}', "x").encode())
+        assert await asyncio.to_thread(master.process.wait, 15) not in (0, -signal.SIGKILL)
+        (ended,) = master.events("core_task_ended")
+        assert (ended["level"], ended["task"]) == ("critical", "committer")
+        assert "no_such_attribute" in ended["why"]
+        peer.close()
+    finally:
+        master.close()
+
+
+async def http_status(port: int, path: str) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+    head = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    return int(head.split()[1])
+
+
 def test_wrong_settings_end_the_start_with_a_reason(tmp_path: Path) -> None:
     for name, value, reason in (
         ("PLACEMENT_POLICY", "nearest", "host-first"),
@@ -125,7 +230,7 @@ def test_wrong_settings_end_the_start_with_a_reason(tmp_path: Path) -> None:
             f"KVSTORE_MASTER_{name}": value,
         }
         done = subprocess.run(
-            [sys.executable, "-m", "kvstore.master"],
+            [sys.executable, *COMMAND],
             env=environment,
             capture_output=True,
             timeout=30,

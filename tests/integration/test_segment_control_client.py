@@ -250,6 +250,43 @@ async def test_heartbeats_tell_how_full_the_segment_is(start_segment, master) ->
     assert beat.used_bytes == server.store.stats()["used_bytes"] > 0
 
 
+async def test_heartbeats_go_on_while_the_stream_is_lost_and_refused(start_segment, master) -> None:  # type: ignore[no-untyped-def]
+    server = await start_segment()
+    await server.wait_attached(10)
+    master.refuse_with = grpc.StatusCode.UNAVAILABLE
+    master.known = False
+    master.hang_up()
+    await until(lambda: len(master.registrations) >= 2, "it has tried to attach again")
+    beats = len(master.heartbeats)
+    await until(lambda: len(master.heartbeats) >= beats + 20, "heartbeats go on")
+    assert not server.control.attached
+    master.refuse_with, master.known = None, True
+    assert await server.wait_attached(10)
+    assert await put(server, "a") == OK
+
+
+async def test_streams_that_break_at_once_are_begun_again_ever_more_slowly(start_segment, master) -> None:  # type: ignore[no-untyped-def]
+    master.hang_up_after_register = True
+    started = time.monotonic()
+    await start_segment()
+    await until(lambda: len(master.registrations) >= 8, "eight attempts", timeout_s=30)
+    # 50 ms, doubled seven times up to 2 s, each at least half of that.
+    assert time.monotonic() - started > (0.05 + 0.1 + 0.2 + 0.4 + 0.8 + 1.6 + 2.0) / 2
+
+
+async def test_entries_that_the_master_refused_are_counted_and_logged(
+    start_segment, master, caplog: pytest.LogCaptureFixture
+) -> None:  # type: ignore[no-untyped-def]
+    server = await start_segment()
+    await server.wait_attached(10)
+    refused = pb.EntriesRefused(last_seq=7, entries=2, reason="too long")
+    master.sends.put_nowait(pb.MasterMessage(entries_refused=refused))
+    await until(lambda: server.control.pump.entries_refused == 2, "it is counted")
+    (record,) = [record for record in caplog.records if record.message == "journal_entries_refused"]
+    assert record.fields == {"entries": 2, "last_seq": 7, "reason": "too long"}
+    assert "kvstore_segment_control_entries_refused_total 2.0" in (await page(server, "/metrics"))[1]
+
+
 async def test_a_refusing_master_is_passed_over_for_the_next_one(start_segment, master) -> None:  # type: ignore[no-untyped-def]
     standby = ScriptedMaster()
     standby.refuse_with = grpc.StatusCode.FAILED_PRECONDITION

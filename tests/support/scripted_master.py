@@ -28,6 +28,7 @@ class ScriptedMaster(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
         self.cluster_id = b"c" * 16
         self.current_namespaces: list[bytes] = []
         self.refuse_with: grpc.StatusCode | None = None
+        self.hang_up_after_register = False
         self.registrations: list[Any] = []
         self.inventories = 0
         self.leaving: list[str] = []
@@ -53,6 +54,10 @@ class ScriptedMaster(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    def hang_up(self) -> None:
+        """Ends the stream of now, and nothing else."""
+        self.sends.put_nowait(None)
+
     def allow_acks(self) -> None:
         self.acking = True
         self.sends.put_nowait(pb.MasterMessage(journal_ack=pb.JournalAck(durable_seq=self.durable_seq)))
@@ -74,6 +79,8 @@ class ScriptedMaster(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
                 current_namespaces=self.current_namespaces,
             )
         )
+        if self.hang_up_after_register:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "hung up by the test")
         reading = asyncio.create_task(self._read(requests))
         try:
             while True:
@@ -83,6 +90,8 @@ class ScriptedMaster(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
                     sending.cancel()
                     reading.result()
                     return
+                if sending.result() is None:
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "hung up by the test")
                 yield sending.result()
         finally:
             reading.cancel()

@@ -12,15 +12,10 @@ from kvstore.master import events as ev
 from kvstore.master.journal_entries import checked_entries
 from kvstore.master.segment_logs import RECORD_ENTRIES_MAX, SEQ_MAX, LogLimits
 from kvstore.master.state import StateLimits
-<<<<<<< HEAD
-from kvstore_client.protocol import SegmentState, Status
-from support.state_rig import ModelSegment, StateRig, attach, directory_content
-=======
 from kvstore_client._native import DirectoryIndex
-from kvstore_client.wire import OBJECT_BYTES_MAX, SegmentState, Status
-from kvstore_client.wire_journal import JournalGroup, JournalOp, decode_groups, encode_groups
+from kvstore_client.protocol import OBJECT_BYTES_MAX, SegmentState, Status
+from kvstore_client.protocol.journal import JournalGroup, JournalOp, decode_groups, encode_groups
 from support.state_rig import ModelSegment, StateRig, attach, directory_content, fingerprint
->>>>>>> c74f04f (Check journal entries before they are stored: an impossible one costs itself alone)
 
 
 @pytest.fixture

@@ -58,9 +58,60 @@ async def test_a_segment_is_live_only_once_its_registration_is_durable(model: Mo
     assert rig.take(ef.AcceptSegment) == [ef.AcceptSegment(1, 0, 0, False)]
 
 
-async def test_a_broken_stream_makes_it_suspect_and_the_same_pool_brings_it_back(model: ModelSegment) -> None:
+def go_silent(rig: StateRig, session: int) -> None:
+    """The stream breaks, and no heartbeat comes."""
+    rig.feed(ev.StreamLost(session))
+    rig.feed(ev.Tick(), after_s=LIMITS.membership.streamless_timeout_s)
+
+
+async def test_a_broken_stream_alone_takes_new_pages_away_and_no_old_ones(model: ModelSegment) -> None:
     rig = await filled(model)
+    epoch, placed = rig.state.map_epoch, rig.state.membership_version
     rig.feed(ev.StreamLost(1))
+    for _ in range(20):
+        rig.feed(ev.Tick(), after_s=1)
+        rig.feed(beat(model, used=5))
+        assert served(rig)
+        assert not rig.state.membership.knows(model.segment_id, model.pool_id), "it is to attach again"
+    assert rig.segment(model.segment_id).state is SegmentState.LIVE
+    assert not rig.segment(model.segment_id).placeable
+    assert rig.state.membership_version > placed
+    await attach(rig, model, 2)
+    assert rig.segment(model.segment_id).placeable
+    assert (rig.take(ef.BroadcastMap), rig.state.map_epoch) == ([], epoch), "the map says what it said"
+
+
+async def test_a_hundred_attaches_are_one_map(model: ModelSegment) -> None:
+    rig = await filled(model)
+    epoch = rig.state.map_epoch
+    for session in range(2, 102):
+        rig.feed(ev.StreamLost(session - 1))
+        await attach(rig, model, session)
+    assert rig.state.map_epoch == epoch
+    rig.feed(ev.StreamLost(101))
+    rig.feed(ev.SegmentAttached(102, model.registration(tcp_port=99)))
+    await rig.commit()
+    assert rig.state.map_epoch == epoch + 1
+
+
+async def test_heartbeats_without_a_stream_show_the_pages_of_a_suspect_segment_again(
+    model: ModelSegment,
+) -> None:
+    rig = await filled(model)
+    go_silent(rig, 1)
+    assert not served(rig)
+    rig.feed(beat(model))
+    assert served(rig)
+    rig.feed(ev.HeartbeatReceived(model.segment_id, b"x" * 16, 0, 0), after_s=2.5)
+    rig.feed(ev.Tick())
+    assert not served(rig), "heartbeats of other memory say nothing of this"
+
+
+async def test_a_broken_stream_and_silence_make_it_suspect_and_the_same_pool_brings_it_back(
+    model: ModelSegment,
+) -> None:
+    rig = await filled(model)
+    go_silent(rig, 1)
     assert rig.segment(model.segment_id).state is SegmentState.SUSPECT
     assert len(rig.take(ef.BroadcastMap)) == 1
     assert not served(rig)
@@ -90,7 +141,7 @@ async def test_a_new_pool_starts_with_nothing_under_another_index(model: ModelSe
 
 async def test_after_the_grace_period_a_silent_segment_is_gone_for_good(model: ModelSegment) -> None:
     rig = await filled(model)
-    rig.feed(ev.StreamLost(1))
+    go_silent(rig, 1)
     rig.feed(ev.Tick(), after_s=99)
     assert rig.segment(model.segment_id).state is SegmentState.SUSPECT
     rig.feed(ev.Tick(), after_s=1)
@@ -162,7 +213,7 @@ async def test_a_second_stream_takes_over_from_the_first(model: ModelSegment) ->
     assert [c.session for c in rig.take(ef.CloseSession)] == [1]
     rig.feed(ev.StreamLost(1))  # of the one that was closed
     assert rig.segment(model.segment_id).state is SegmentState.LIVE
-    rig.feed(ev.StreamLost(2))
+    go_silent(rig, 2)
     assert rig.segment(model.segment_id).state is SegmentState.SUSPECT
 
 
@@ -259,7 +310,7 @@ async def test_draining_survives_a_restart_and_an_attach(model: ModelSegment) ->
 
 async def test_draining_survives_silence_and_new_memory(model: ModelSegment) -> None:
     rig = await drained(model)
-    rig.feed(ev.StreamLost(1))
+    go_silent(rig, 1)
     assert rig.segment(model.segment_id).state is SegmentState.SUSPECT
     model.new_pool()
     await attach(rig, model, 2)
@@ -284,7 +335,7 @@ async def test_a_drain_ends_with_a_goodbye(model: ModelSegment) -> None:
 
 async def test_a_silent_segment_can_be_drained_and_is_when_it_comes_back(model: ModelSegment) -> None:
     rig = await filled(model)
-    rig.feed(ev.StreamLost(1))
+    go_silent(rig, 1)
     rig.feed(ev.DrainRequested(1, model.segment_id, True))
     await rig.commit()
     assert answers(rig) == [(1, Status.OK)]
@@ -373,3 +424,79 @@ async def test_a_journal_behind_its_own_past_needs_an_inventory(model: ModelSegm
     await rig.commit()
     assert directory_content(rig, model) == model.content()
     assert rig.segment(model.segment_id).durable_seq == 1
+
+
+# ---- a store that fails ------------------------------------------------------------------------------------
+
+
+async def test_while_commits_stall_requests_are_refused_and_what_they_asked_for_is_stored_later(
+    model: ModelSegment,
+) -> None:
+    rig = await filled(model)
+    other = ModelSegment(2, random.Random(2))
+    rig.feed(ev.DrainRequested(7, model.segment_id, True))
+    rig.feed(ev.NamespaceOpened(8, b"{}", "n"))
+    rig.feed(ev.SegmentAttached(9, other.registration()))
+    rig.feed(ev.CommitStalled("disk full", 0.0))
+    assert "commits_stalled" in rig.reports()
+    assert answers(rig) == [] and rig.take(ef.CloseSession) == [], "it may be over in a moment"
+    for _ in range(3):
+        rig.feed(ev.CommitStalled("disk full", 0.6))
+    refused = rig.take(ef.RequestRefused)
+    assert {(r.request, r.status) for r in refused} == {(7, Status.UNAVAILABLE), (8, Status.UNAVAILABLE)}
+    assert all("disk full" in r.text for r in refused)
+    assert {c.session for c in rig.take(ef.CloseSession)} == {9}
+    assert "commits_stalled" not in rig.reports(), "once is enough"
+    assert served(rig)
+    rig.feed(ev.StreamLost(9))
+    await rig.commit()
+    assert "commits_resumed" in rig.reports()
+    assert rig.segment(model.segment_id).record.draining
+    rig.feed(ev.NamespaceOpened(10, b"{}", "n"))
+    assert [ready.request for ready in rig.take(ef.NamespaceReady)] == [10]
+    accepted = await attach(rig, other, 11)
+    assert accepted.session == 11 and not rig.pending
+
+
+async def test_attaching_again_while_a_registration_waits_stores_it_once(model: ModelSegment) -> None:
+    rig = await StateRig(LIMITS).start()
+    for session in range(1, 6):
+        rig.feed(ev.SegmentAttached(session, model.registration()))
+        if session < 5:
+            rig.feed(ev.StreamLost(session))
+    assert len(rig.pending) == 1
+    await rig.commit()
+    assert [accepted.session for accepted in rig.take(ef.AcceptSegment)] == [5]
+
+
+async def test_the_commit_of_a_superseded_stream_admits_nothing_of_a_newer_one(model: ModelSegment) -> None:
+    rig = await StateRig(LIMITS).start()
+    rig.feed(ev.SegmentAttached(1, model.registration()))
+    rig.feed(ev.SegmentAttached(2, model.registration(host="moved")))
+    await rig.commit(1)
+    assert rig.take(ef.AcceptSegment) == []
+    assert not served_at(rig, "moved")
+    await rig.commit()
+    assert [accepted.session for accepted in rig.take(ef.AcceptSegment)] == [2]
+    assert served_at(rig, "moved")
+
+
+def served_at(rig: StateRig, host: str) -> bool:
+    return any(r.host == host and r.state is SegmentState.LIVE for r in rig.state.segment_map())
+
+
+async def test_a_drop_that_could_not_be_stored_is_tried_again_after_the_grace_period(
+    model: ModelSegment,
+) -> None:
+    rig = await filled(model)
+    go_silent(rig, 1)
+    rig.feed(ev.Tick(), after_s=100)
+    await rig.fail_commits()
+    assert rig.segment(model.segment_id).state is SegmentState.SUSPECT
+    rig.feed(ev.Tick(), after_s=99)
+    assert not rig.pending
+    rig.feed(ev.Tick(), after_s=1)
+    assert len(rig.pending) == 1
+    await rig.commit()
+    await rig.restart()
+    assert len(rig.state.segments) == 0

@@ -11,7 +11,7 @@ from kvstore.master import effects as ef
 from kvstore.master import layout
 from kvstore.master.metadata.store import Delete
 from kvstore.master.records import ENVELOPE_BYTES, Record, RecordKind
-from kvstore_client.wire import OBJECT_BYTES_MAX
+from kvstore_client.protocol import OBJECT_BYTES_MAX
 from support.state_rig import ModelSegment, StateRig, attach, directory_content
 
 

@@ -21,7 +21,7 @@ LAG_PERIOD_S = 1.0
 
 
 class Follower:
-    """`load()`, then `run()` until it is cancelled. `replay` may be taken over when `run` has ended."""
+    """`load()`, then `run()` and `watch_lag()` until they are cancelled. `replay` may be taken over when `run` has ended."""
 
     def __init__(self, store: ReplicatedStore, roles: Roles, metrics: MasterMetrics) -> None:
         self._store = store
@@ -72,22 +72,19 @@ class Follower:
         )
 
     async def run(self) -> None:
-        watching = asyncio.create_task(self._watch_lag(), name="follower-lag")
-        try:
-            while True:
-                try:
-                    async for update in self._store.follow(self.revision):
-                        await self._apply(update)
-                except RevisionGoneError as error:
-                    # Away for longer than the store keeps its past: start again from its present.
-                    log_event(logger, logging.WARNING, "directory_reload", why=str(error))
-                    self._metrics.directory_reloads.inc()
-                    await self.load()
-                except StoreError as error:
-                    log_event(logger, logging.WARNING, "follow_failed", error=str(error))
-                    await asyncio.sleep(RETRY_DELAY_S)
-        finally:
-            watching.cancel()
+        """Keeps the directory warm."""
+        while True:
+            try:
+                async for update in self._store.follow(self.revision):
+                    await self._apply(update)
+            except RevisionGoneError as error:
+                # Away for longer than the store keeps its past: start again from its present.
+                log_event(logger, logging.WARNING, "directory_reload", why=str(error))
+                self._metrics.directory_reloads.inc()
+                await self.load()
+            except StoreError as error:
+                log_event(logger, logging.WARNING, "follow_failed", error=str(error))
+                await asyncio.sleep(RETRY_DELAY_S)
 
     async def reached(self, revision: int) -> None:
         """Until everything up to `revision` is applied."""
@@ -107,7 +104,8 @@ class Follower:
         self._advanced.set()
         self._advanced = asyncio.Event()
 
-    async def _watch_lag(self) -> None:
+    async def watch_lag(self) -> None:
+        """Keeps saying how far behind the directory is, and who leads."""
         while True:
             try:
                 _, newest_commit = await self._store.revisions()

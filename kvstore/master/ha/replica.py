@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 
 from kvstore.common.errors import KvstoreError, StoreError
 from kvstore.common.logs import log_event
+from kvstore.master.core_tasks import CoreTasks
 from kvstore.master.directory import Directory
 from kvstore.master.ha.follower import Follower
 from kvstore.master.ha.map_mirror import mirror
@@ -51,25 +52,17 @@ class Replica:
         self._on_failed = on_failed
         self._token = token
         self._follower: Follower | None = None
-        self._running: asyncio.Task[None] | None = None
+        self._tasks = CoreTasks(on_failed)
 
     async def start(self) -> None:
         self._follower = Follower(self._store, self._roles, self._metrics)
         await self._follower.load()
         self._roles.stand_by(self._follower.standby)
-        self._running = asyncio.create_task(self._run(), name="replica")
-        self._running.add_done_callback(self._ended)
-
-    def _ended(self, running: asyncio.Task[None]) -> None:
-        if not running.cancelled() and (error := running.exception()) is not None:
-            logger.error("replica_failed", exc_info=error)
-            self._on_failed(KvstoreError(f"the master can neither lead nor follow: {error}"))
+        self._tasks.start(self._run(), "replica")
 
     async def stop(self) -> None:
         """Idempotent."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        await self._tasks.stop()
         if self._roles.directory is not None:
             await self._roles.directory.stop()
         self._metrics.is_leader.set(0)
@@ -97,8 +90,10 @@ class Replica:
 
     async def _follow_until_elected(self, follower: Follower) -> tuple[Tenure, Recovered | None]:
         """Recovered is None when the tenure ended before it could begin."""
-        following = asyncio.create_task(follower.run(), name="follower")
-        mirroring = asyncio.create_task(mirror(self._roles, follower.standby, self._token), name="map-mirror")
+        tasks = CoreTasks(self._on_failed)
+        tasks.start(follower.run(), "follower")
+        tasks.start(follower.watch_lag(), "follower-lag")
+        tasks.start(mirror(self._roles, follower.standby, self._token), "map-mirror")
         try:
             tenure = await self._campaign()
             log_event(logger, logging.INFO, "elected", term=tenure.fence.term, revision=tenure.revision)
@@ -106,9 +101,7 @@ class Replica:
                 tenure, asyncio.wait_for(follower.reached(tenure.revision), CATCH_UP_TIMEOUT_S)
             )
         finally:
-            for task in (following, mirroring):
-                task.cancel()
-            await asyncio.gather(following, mirroring, return_exceptions=True)
+            await tasks.stop()
         self._metrics.watch_lag.set(0)
         try:
             if caught_up:

@@ -8,6 +8,8 @@ one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 import rocksdict
 
 from kvstore.common.errors import FencedError, StoreError
+from kvstore.common.logs import log_event
 from kvstore.master.metadata.store import (
     INTERNAL_PREFIX,
     SCAN_PAGE_BYTES,
@@ -28,6 +31,8 @@ from kvstore.master.metadata.store import (
     Put,
     checked_ops,
 )
+
+logger = logging.getLogger(__name__)
 
 _TERM_KEY = INTERNAL_PREFIX + b"term"
 _TERM = struct.Struct("<Q")
@@ -40,6 +45,7 @@ class RocksdbStore(MetadataStore):
         self._path = path
         self._db: Any = None
         self._term = 0
+        self._failed = False  # a write has failed: RocksDB takes none any more until it is opened anew
         # One thread for commits, so that a long scan never delays them.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="metadata-commit")
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="metadata-read")
@@ -90,6 +96,8 @@ class RocksdbStore(MetadataStore):
         await self._on(self._writer, lambda: self._commit(checked, fence))
 
     def _commit(self, ops: Sequence[Op], fence: Fence) -> None:
+        if self._failed:
+            self._reopen()
         if fence.term != self._term:
             raise FencedError(f"term {fence.term} has ended, term {self._term} writes now")
         batch = rocksdict.WriteBatch(raw_mode=True)
@@ -100,7 +108,19 @@ class RocksdbStore(MetadataStore):
                 batch.delete_range(op.start, op.end)
             else:
                 batch.delete(op.key)
-        self._db.write(batch, self._sync)
+        try:
+            self._db.write(batch, self._sync)
+        except Exception:
+            self._failed = True
+            raise
+
+    def _reopen(self) -> None:
+        """Raises StoreError while the disk still fails. Reads that run meanwhile may fail as well."""
+        with contextlib.suppress(Exception):  # it says again what the write has said
+            self._db.close()
+        self._open()
+        self._failed = False
+        log_event(logger, logging.WARNING, "metadata_store_reopened", path=str(self._path))
 
     async def get(self, key: bytes) -> bytes | None:
         value: bytes | None = await self._on(self._readers, lambda: self._db.get(key))
@@ -148,7 +168,13 @@ class RocksdbStore(MetadataStore):
     def _close(self, db: Any) -> None:
         self._readers.shutdown(wait=True)
         self._writer.shutdown(wait=True)
-        db.close()
+        try:
+            db.close()
+        except Exception as error:
+            # After a failed write. Whatever was acknowledged is in the log, which the next start reads.
+            log_event(
+                logger, logging.ERROR, "metadata_store_not_closed", path=str(self._path), error=str(error)
+            )
 
     async def _on(self, executor: ThreadPoolExecutor, work: Callable[[], _T]) -> _T:
         if self._db is None and work != self._open:

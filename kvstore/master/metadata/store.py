@@ -79,6 +79,10 @@ def prefix_end(prefix: bytes) -> bytes:
     return trimmed[:-1] + bytes([trimmed[-1] + 1])
 
 
+class OutOfBoundsError(StoreError):
+    """A commit breaks a bound that every store keeps: nothing was written, and nothing ever would be."""
+
+
 class OpSet:
     """Operations that can go into one commit together: within the bounds, and none touching another's
     keys."""
@@ -98,15 +102,15 @@ class OpSet:
         return not any(self._touches(op) for op in ops)
 
     def add(self, ops: Sequence[Op]) -> None:
-        """Raises StoreError when an operation breaks a bound."""
+        """Raises OutOfBoundsError when an operation breaks a bound."""
         for op in ops:
             for key in (op.start, op.end) if isinstance(op, DeleteRange) else (op.key,):
                 if not 0 < len(key) <= KEY_BYTES_MAX:
-                    raise StoreError(f"a key has 1 to {KEY_BYTES_MAX} bytes, not {len(key)}")
+                    raise OutOfBoundsError(f"a key has 1 to {KEY_BYTES_MAX} bytes, not {len(key)}")
                 if key.startswith(INTERNAL_PREFIX):
-                    raise StoreError("keys that start with a zero byte belong to the store")
+                    raise OutOfBoundsError("keys that start with a zero byte belong to the store")
             if not self.fits((op,)):
-                raise StoreError(
+                raise OutOfBoundsError(
                     f"a commit holds at most {COMMIT_OPS_MAX} operations and {COMMIT_BYTES_MAX} bytes, "
                     "and touches each key once: split it"
                 )
@@ -138,7 +142,7 @@ class MetadataStore(ABC):
     @abstractmethod
     async def commit(self, ops: Sequence[Op], fence: Fence) -> None:
         """All of `ops` or none, durable on return. StoreError leaves the outcome unknown, except for a
-        FencedError or a broken bound (see OpSet), where nothing was written."""
+        FencedError or an OutOfBoundsError, where nothing was written. The same commit may be made again."""
 
     @abstractmethod
     async def get(self, key: bytes) -> bytes | None: ...
