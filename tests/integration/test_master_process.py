@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from kvstore_client import protocol as wire
 from kvstore_client.protocol import Op, Status
+from support import wire
 from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints, until
 from support.waiting import wait_until
 
