@@ -283,7 +283,7 @@ async def test_a_standby_is_ready_once_it_has_caught_up_and_reloads_when_its_pas
         await segment.journal(ns, fingerprints(2, seed))
         await segment.acked()
     await asyncio.to_thread(shared_etcd().members[0].compact)
-    following = asyncio.ensure_future(follower.run())
+    following = asyncio.gather(follower.run(), follower.watch_lag())
     await until(lambda: follower.ready, "it has caught up")
     assert follower.loads == 2
     assert metrics.registry.get_sample_value("kvstore_master_directory_reloads_total") == 1
