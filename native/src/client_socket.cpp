@@ -1,6 +1,5 @@
 #include "kvstore/client_socket.hpp"
 
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -9,8 +8,6 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
-
-#include "kvstore/host_resolver.hpp"
 
 namespace kvstore {
 namespace {
@@ -47,27 +44,6 @@ NetStatus ClientSocket::wait(short events, const Deadline& deadline) const {
       return NetStatus::kOk;  // errors and hang-ups show in the call that follows
     if ((ready == 0 && may_sleep) || (ready >= 0 && deadline.expired())) return NetStatus::kTimeout;
   }
-}
-
-NetStatus ClientSocket::connect_tcp(const std::string& host, uint16_t port, const Deadline& deadline,
-                                    ClientSocket* out) {
-  SocketAddress address;
-  if (!resolve_host(host, port, deadline, &address))
-    return deadline.expired() ? NetStatus::kTimeout : NetStatus::kUnreachable;
-  ClientSocket s(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!s.valid()) return NetStatus::kUnreachable;
-  const int one = 1;
-  ::setsockopt(s.fd_, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-  if (::connect(s.fd_, reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0) {
-    if (errno != EINPROGRESS) return NetStatus::kUnreachable;
-    if (const NetStatus status = s.wait(POLLOUT, deadline); status != NetStatus::kOk) return status;
-    int error = 0;
-    socklen_t size = sizeof(error);
-    if (::getsockopt(s.fd_, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0)
-      return NetStatus::kUnreachable;
-  }
-  *out = std::move(s);
-  return NetStatus::kOk;
 }
 
 NetStatus ClientSocket::connect_unix(const std::string& path, const Deadline& deadline, ClientSocket* out) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kvstore/tcp_connect.hpp"
+
 namespace kvstore {
 
 ConnectionPool::ConnectionPool(PeerAddress address, HelloOptions hello, const PeerId& expected,
@@ -42,7 +44,7 @@ NetStatus ConnectionPool::open(const Deadline& deadline, std::unique_ptr<FrameCo
   const Deadline connect_deadline = deadline.within_ms(connect_timeout_ms_);
   ClientSocket socket;
   NetStatus status = address_.unix_path.empty()
-                         ? ClientSocket::connect_tcp(address_.host, address_.port, connect_deadline, &socket)
+                         ? connect_tcp(address_.host, address_.port, connect_deadline, &socket)
                          : ClientSocket::connect_unix(address_.unix_path, connect_deadline, &socket);
   if (status != NetStatus::kOk) return status;
   auto connection = std::make_unique<FrameConnection>(std::move(socket));

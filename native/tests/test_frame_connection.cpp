@@ -3,6 +3,7 @@
 #include "client_test_peers.hpp"
 #include "kvstore/connection_pool.hpp"
 #include "kvstore/frame_connection.hpp"
+#include "kvstore/tcp_connect.hpp"
 
 using namespace kvstore;
 using namespace kvstore::testing;
@@ -22,7 +23,7 @@ void wait_for_end(int fd) {
 NetStatus exchange(uint16_t port, const Deadline& deadline, std::vector<uint8_t>* payload = nullptr,
                    Op op = Op::kGet) {
   ClientSocket socket;
-  NetStatus status = ClientSocket::connect_tcp("127.0.0.1", port, deadline, &socket);
+  NetStatus status = connect_tcp("127.0.0.1", port, deadline, &socket);
   if (status != NetStatus::kOk) return status;
   FrameConnection connection(std::move(socket));
   status = connection.hello({"token", "name"}, kAnyPeer, deadline);

@@ -35,8 +35,6 @@ class ClientSocket {
   ClientSocket(const ClientSocket&) = delete;
   ClientSocket& operator=(const ClientSocket&) = delete;
 
-  static NetStatus connect_tcp(const std::string& host, uint16_t port, const Deadline& deadline,
-                               ClientSocket* out);
   static NetStatus connect_unix(const std::string& path, const Deadline& deadline, ClientSocket* out);
 
   // Sends everything; consumes `iov`. `more`: further bytes of the same message follow at once.
