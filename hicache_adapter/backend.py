@@ -124,7 +124,10 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
         def clear_each() -> None:
             deadline = self._deadline()
-            stores = (self._store(self._uses_flat_pages()), *self._side_pools.stores(self._weights.current()))
+            stores = (
+                self._store(not self.config.interface_v1),
+                *self._side_pools.stores(self._weights.current()),
+            )
             for store in stores:
                 store.clear(deadline.left_ms)
 
@@ -257,10 +260,10 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
     # ---- inside ----
 
     def _deadline(self) -> Deadline:
-        return Deadline(self.config.deadline_ms)
+        return Deadline(self.config.client.deadline_ms)
 
     def _exists(self, keys: Sequence[str]) -> int:
-        return self._store(flat_pages=self._uses_flat_pages()).exists(keys)
+        return self._store(flat_pages=not self.config.interface_v1).exists(keys)
 
     def _get(self, keys: Sequence[str], memory: Pieces, *, flat_pages: bool) -> list[bool]:
         started = time.perf_counter()
@@ -280,10 +283,6 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         if self._stats is not None and (pages := sum(stored)):
             self._stats.backed_up(pages, pages * self._the_plan().page_bytes, time.perf_counter() - started)
         return stored
-
-    def _uses_flat_pages(self) -> bool:
-        extra_config = getattr(self.storage_config, "extra_config", None) or {}
-        return not extra_config.get("interface_v1", 0)
 
     def _store(self, flat_pages: bool, version: str | None = None) -> PageStore:
         """Of the weights of that version; None: of those that are served now."""
@@ -331,7 +330,12 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
     def _announce(self, store: PageStore, plan: PoolPlan) -> None:
         """The line that tells by eye whether two instances share: same identity, same shards."""
-        transports = (("same-host", self.config.same_host), ("tcp", self.config.tcp))
+        client = self.config.client
+        transports = (
+            ("same-host", client.same_host),
+            ("tcp", client.tcp),
+            ("rdma " + client.rdma, client.rdma != "off"),
+        )
         logger.info(
             "kvstore: %s identity %s %s; %s; shards %s; masters %s; transports %s",
             self._rank_name(),
@@ -339,7 +343,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
             store.identity.summary(),
             plan.summary,
             " ".join(str(tuple(shard)) for shard in store.shards),
-            self.config.masters,
+            ",".join(map(str, client.masters)),
             "+".join(name for name, on in transports if on),
         )
 

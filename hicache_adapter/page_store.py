@@ -39,7 +39,7 @@ class PageStore:
         self._client = client
         self._namespace = client.namespace(identity)
         self._pages = self._namespace.pages(pool, shards)
-        self._deadline_ms = config.deadline_ms
+        self._deadline_ms = config.client.deadline_ms
         self._log = log
         self._lock = threading.Lock()
         self._greeted = False

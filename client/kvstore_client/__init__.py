@@ -2,7 +2,7 @@
 
 from kvstore_client import Client
 
-with Client("127.0.0.1:7301") as client:
+with Client("127.0.0.1:7440") as client:
     notes = client.namespace("notes")
     notes.put("greeting", b"hello")
     assert notes.get("greeting") == b"hello"

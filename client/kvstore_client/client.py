@@ -21,47 +21,12 @@ class Client:
     is unreachable, slow or closed answers as an empty one does, and no call outlasts its deadline
     (`deadline_ms`, unless the call names its own).
 
-    `pin_ms` is how long what `exists` promised is kept from eviction. `same_host` and `tcp` switch transports
-    off; `rdma` is `off`, `auto` (where it works) or `required` (no pages over TCP), by the UCX library
-    `rdma_library`, else the system's. The other options are described in `ClientConfig`.
+    `masters`: "host:port,host:port" of their directory ports, or a list; without it the environment variable
+    KVSTORE_MASTERS. `options` are the fields of `ClientConfig`, each with its meaning and bounds there.
     """
 
-    def __init__(
-        self,
-        masters: MasterList,
-        *,
-        deadline_ms: int = 1000,
-        pin_ms: int = 0,
-        token: str = "",
-        name: str = "",
-        connections: int = 2,
-        copy_threads: int = 2,
-        same_host: bool = True,
-        tcp: bool = True,
-        connect_timeout_ms: int = 250,
-        run_bytes: int = 4_194_304,
-        location_cache_entries: int = 65_536,
-        rdma: str = "off",
-        rdma_library: str = "",
-    ) -> None:
-        self._start(
-            ClientConfig.of(
-                masters,
-                deadline_ms=deadline_ms,
-                pin_ms=pin_ms,
-                token=token,
-                name=name,
-                connections=connections,
-                copy_threads=copy_threads,
-                same_host=same_host,
-                tcp=tcp,
-                connect_timeout_ms=connect_timeout_ms,
-                run_bytes=run_bytes,
-                location_cache_entries=location_cache_entries,
-                rdma=rdma,
-                rdma_library=rdma_library,
-            )
-        )
+    def __init__(self, masters: MasterList | None = None, **options: Any) -> None:
+        self._start(ClientConfig.of(masters, **options))
 
     @classmethod
     def from_config(cls, config: ClientConfig) -> "Client":
@@ -109,11 +74,10 @@ class Client:
             encoded, name = identity.canonical(), identity.name
         else:
             encoded, name = named_identity(identity), identity
-        _, handle = self._native.open_namespace(encoded, name, 0)
-        if handle < 0:
-            raise ConfigError(
-                "namespace", "this client has as many namespaces as it can keep; use another client"
-            )
+        try:
+            _, handle = self._native.open_namespace(encoded, name, 0)
+        except ValueError as error:
+            raise ConfigError("namespace", str(error)) from None
         return Namespace(self, handle, encoded, name)
 
     def register_fd(self, address: int, size_bytes: int, fd: int) -> bool:

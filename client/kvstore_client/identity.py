@@ -1,10 +1,9 @@
 """What makes bytes interchangeable: the identity of a namespace and its canonical encoding."""
 
-import json
 from dataclasses import dataclass, fields
 
 from kvstore_client.errors import ConfigError
-from kvstore_client.protocol import IDENTITY_BYTES_MAX, NAME_BYTES_MAX
+from kvstore_client.protocol import IDENTITY_BYTES_MAX, NAME_BYTES_MAX, canonical_json
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Identity:
             if value != field.default:
                 values[field.name] = value
         values["format_version"] = self.format_version
-        return canonical_json(values)
+        return _identity(values)
 
     def summary(self) -> str:
         """One line for people: every field that is not at its default."""
@@ -65,19 +64,20 @@ def named_identity(name: str) -> bytes:
     """Identity of a namespace that is known by a name alone. ConfigError when the name can't be one."""
     if not isinstance(name, str) or not name:
         raise ConfigError("namespace", f"needs an Identity or a name, not {name!r}")
-    if len(name.encode()) > NAME_BYTES_MAX:
+    size = len(name.encode(errors="surrogatepass"))
+    if size > NAME_BYTES_MAX:
         raise ConfigError(
-            "namespace",
-            f"a name has at most {NAME_BYTES_MAX} bytes of UTF-8, this one has {len(name.encode())}",
+            "namespace", f"a name has at most {NAME_BYTES_MAX} bytes of UTF-8, this one has {size}"
         )
-    return canonical_json({"kind": "named", "name": name, "format_version": 1})
+    return _identity({"kind": "named", "name": name, "format_version": 1})
 
 
-def canonical_json(values: dict[str, object]) -> bytes:
-    """Sorted keys, no white space, UTF-8. ConfigError over the protocol's limit."""
-    encoded = json.dumps(
-        values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    ).encode()
+def _identity(values: dict[str, object]) -> bytes:
+    try:
+        encoded = canonical_json(values)
+    except UnicodeEncodeError as error:
+        problem = f"has half a character (a surrogate), which is no Unicode: {ascii(error.object)[:200]}"
+        raise ConfigError("identity", problem) from None
     if len(encoded) > IDENTITY_BYTES_MAX:
         raise ConfigError(
             "identity", f"has {len(encoded)} bytes, the limit is {IDENTITY_BYTES_MAX}; shorten model or tag"
@@ -87,4 +87,4 @@ def canonical_json(values: dict[str, object]) -> bytes:
 
 def clip_name(name: str) -> str:
     """The longest head of `name` within the protocol's limit that is still valid UTF-8."""
-    return name.encode()[:NAME_BYTES_MAX].decode(errors="ignore")
+    return name.encode(errors="replace")[:NAME_BYTES_MAX].decode(errors="ignore")

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from kvstore.common.errors import RefusedError
 from kvstore_client._native import namespace_id
-from kvstore_client.protocol import IDENTITY_BYTES_MAX, Status
+from kvstore_client.protocol import IDENTITY_BYTES_MAX, Status, canonical_json
 
 __all__ = ["canonical_json", "check_identity", "identity_hash", "namespace_id"]
-
-
-def canonical_json(value: Mapping[str, Any]) -> bytes:
-    """Keys sorted, no white space, UTF-8. ValueError for NaN and infinities."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.encode()
 
 
 def check_identity(identity: bytes) -> None:

@@ -277,28 +277,13 @@ void make_client(PageClient* self, const std::vector<std::pair<std::string, uint
                  size_t copy_threads, bool same_host, bool tcp, int connect_timeout_ms,
                  int64_t backoff_ms_min, int64_t backoff_ms_max, uint64_t run_bytes,
                  size_t location_cache_entries, const std::string& rdma, const std::string& rdma_library) {
-  const auto check = [](bool good, const char* what) {
-    if (!good) throw nb::value_error(what);
-  };
-  check(!masters.empty() && masters.size() <= 16, "masters: between 1 and 16 addresses");
-  check(token.size() <= wire::kTokenBytesMax, "token: at most 1,024 bytes");
-  check(name.size() <= wire::kNameBytesMax, "name: at most 255 bytes");
-  check(connections_per_peer >= 1 && connections_per_peer <= 16, "connections_per_peer: between 1 and 16");
-  check(copy_threads >= 1 && copy_threads <= 16, "copy_threads: between 1 and 16");
-  const RdmaMode rdma_wanted = rdma_mode(rdma);
-  check(same_host || tcp || rdma_wanted != RdmaMode::kOff,
-        "same_host, tcp and rdma can't all be off: no segment could be reached");
-  check(connect_timeout_ms >= 1 && connect_timeout_ms <= 60000, "connect_timeout_ms: between 1 and 60,000");
-  check(backoff_ms_min >= 1 && backoff_ms_max >= backoff_ms_min && backoff_ms_max <= 600000,
-        "backoff_ms_min, backoff_ms_max: 1 <= min <= max <= 600,000");
-  check(run_bytes >= 65536 && run_bytes <= (1u << 30), "run_bytes: between 64 KiB and 1 GiB");
-  check(location_cache_entries >= 1 && location_cache_entries <= (1u << 24),
-        "location_cache_entries: between 1 and 16,777,216");
+  // Bounds are those of kvstore_client/options.py, which has checked the values.
   std::vector<PeerAddress> addresses;
   for (const auto& [host, port] : masters) addresses.push_back({host, port, ""});
-  new (self) PageClient(std::move(addresses), {token, name, connections_per_peer, copy_threads, same_host,
-                                               tcp, connect_timeout_ms, backoff_ms_min, backoff_ms_max,
-                                               run_bytes, location_cache_entries, rdma_wanted, rdma_library});
+  new (self)
+      PageClient(std::move(addresses), {token, name, connections_per_peer, copy_threads, same_host, tcp,
+                                        connect_timeout_ms, backoff_ms_min, backoff_ms_max, run_bytes,
+                                        location_cache_entries, rdma_mode(rdma), rdma_library});
 }
 
 std::pair<int, int> open_namespace(PageClient& client, nb::bytes identity, const std::string& name,

@@ -4,7 +4,8 @@
 
 namespace kvstore {
 
-LocationCache::LocationCache(size_t entries_max) : sets_(std::max<size_t>(entries_max / kWays, 1)) {}
+LocationCache::LocationCache(size_t entries_max)
+    : sets_(entries_max == 0 ? 0 : std::max<size_t>(entries_max / kWays, 1)) {}
 
 void LocationCache::find(const std::vector<Fingerprint>& fingerprints, const std::vector<uint32_t>& entries,
                          Time now, std::vector<ObjectLocation>* locations) const {
@@ -20,6 +21,7 @@ void LocationCache::find(const std::vector<Fingerprint>& fingerprints, const std
 
 void LocationCache::store(const std::vector<Fingerprint>& fingerprints, const std::vector<uint32_t>& entries,
                           const std::vector<ObjectLocation>& locations, Time now, Time until) {
+  if (sets_ == 0) return;
   std::lock_guard<std::mutex> lock(mutex_);
   if (items_.empty()) items_.resize(sets_ * kWays);
   for (const uint32_t entry : entries) {

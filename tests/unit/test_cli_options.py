@@ -112,4 +112,4 @@ def test_the_sglang_flags_survive_a_shell_and_hold_what_the_adapter_needs() -> N
 
 def test_the_adapter_accepts_the_printed_config() -> None:
     config = json.loads(sglang_flags("127.0.0.1:7440")[-1])
-    assert AdapterConfig.from_extra_config(config, {}).masters == "127.0.0.1:7440"
+    assert AdapterConfig.from_extra_config(config, {}).client.masters == (("127.0.0.1", 7440),)

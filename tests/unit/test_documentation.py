@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hicache_adapter.config import AdapterConfig
+from hicache_adapter.config import ADAPTER_OPTIONS
 from hicache_adapter.pool_counters import COUNTED
 from kvstore.cli.admin.settings import AdminSettings
 from kvstore.master.config import MasterSettings
@@ -20,6 +20,8 @@ from kvstore.segment import metrics as segment_metrics
 from kvstore.segment.config import SegmentSettings
 from kvstore_client import Client
 from kvstore_client._native import DirectoryIndex
+from kvstore_client.config import CLIENT_OPTIONS
+from kvstore_client.options import Option
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
@@ -54,9 +56,21 @@ def test_each_admin_setting_is_documented(name: str) -> None:
     assert f"--{name.replace('_', '-')}" in SETTINGS
 
 
-@pytest.mark.parametrize("name", sorted([*AdapterConfig.__dataclass_fields__, "token_file"]))
-def test_each_adapter_option_is_documented(name: str) -> None:
-    assert name in SETTINGS
+@pytest.mark.parametrize("option", [*ADAPTER_OPTIONS.values(), CLIENT_OPTIONS["name"]], ids=lambda o: o.name)
+def test_each_option_of_client_and_adapter_is_documented_as_it_is_declared(option: Option) -> None:
+    page = (REPOSITORY / "docs" / "configuration.md").read_text()
+    (row,) = (line for line in page.splitlines() if line.startswith(f"| `{option.name}` |"))
+    declared = CLIENT_OPTIONS.get(option.name, option)
+    default, bounds = shown(declared.default), declared.bounds
+    if option.default != declared.default:
+        default += f" (adapter: {shown(option.default)})"
+    if option.bounds != declared.bounds:
+        bounds += f" (adapter: {option.bounds})"
+    assert row == f"| `{option.name}` | {default} | {bounds} | {option.meaning} |"
+
+
+def shown(default: object) -> str:
+    return str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def segment_metric_names() -> list[str]:

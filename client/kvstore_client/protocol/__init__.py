@@ -2,6 +2,7 @@
 groups are in `kvstore_client.protocol.journal`.
 """
 
+from kvstore_client.protocol.canonical import canonical_json
 from kvstore_client.protocol.codes import (
     ALREADY_THERE,
     ANY_PEER,
@@ -96,6 +97,7 @@ __all__ = [
     "SegmentState",
     "Status",
     "WireError",
+    "canonical_json",
     "checked_bytes",
     "checked_count",
     "decode_reply",
