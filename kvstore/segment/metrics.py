@@ -33,7 +33,9 @@ _STORE_COUNTERS = {
     "journal_overflows": "Times the journal grew past its bound, so that an inventory had to be sent.",
 }
 _SERVER_GAUGES = {
-    "connections": "Client connections open now.",
+    "connections": "Client connections that have said HELLO, now.",
+    "ungreeted_connections": "Connections that have not said HELLO yet, now.",
+    "large_body_bytes": "Bytes that request bodies of over 64 KiB take now, of 256 MiB.",
     "rdma_active": "1 while the pool is offered by RDMA.",
     "rdma_sessions": "Client connections with RDMA now.",
 }
@@ -43,6 +45,7 @@ _SERVER_COUNTERS = {
     "bad_requests": "Requests refused as malformed.",
     "refused_connections": "Connections refused over the limit.",
     "unauthorized": "Connections refused for a wrong token.",
+    "ungreeted_dropped": "Connections closed because they did not say HELLO in time, or for newer ones.",
     "rdma_sessions_total": "Client connections that asked for RDMA and got it.",
     "rdma_pulled_bytes": "Bytes read by RDMA out of writers' memory.",
     "rdma_failures": "RDMA sessions and reads that failed.",

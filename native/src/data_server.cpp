@@ -14,8 +14,10 @@
 namespace kvstore {
 namespace {
 
-// So many sessions beyond connections_max still get to hear UNAVAILABLE; any more are closed without a word.
-constexpr size_t kRefusedMax = 16;
+// Connections of a listener that have not said HELLO yet. The oldest makes room for a newcomer, so that a client, which greets at
+// once, gets in whoever else sits there; and the ones that have greeted are not counted here.
+constexpr size_t kUngreetedMax = 64;
+constexpr size_t kEndingMax = 64;   // that were told to go and are not gone yet; see make_room
 constexpr int kAcceptPauseMs = 50;  // when descriptors or threads run out: others end meanwhile
 
 const DataServerOptions& validated(const DataServerOptions& options) {
@@ -44,8 +46,14 @@ DataServer::DataServer(std::shared_ptr<SegmentStore> store, const DataServerOpti
     : store_(std::move(store)),
       options_(validated(options)),
       rdma_(open_rdma(options, *store_, &rdma_refusal_)),
-      context_{*store_, options.token, std::chrono::milliseconds(options.idle_timeout_ms), rdma_.get(),
-               options.rdma_sessions_max},
+      context_{*store_,
+               options.token,
+               std::chrono::milliseconds(options.idle_timeout_ms),
+               rdma_.get(),
+               options.rdma_sessions_max,
+               options.connections_max,
+               {},
+               options.large_body_bytes_max},
       tcp_(std::make_unique<ServerListener>(ServerListener::tcp(options.tcp_host, options.tcp_port))),
       tcp_port_(tcp_->port()) {
   if (!options_.unix_path.empty())
@@ -98,14 +106,19 @@ std::map<std::string, uint64_t> DataServer::stats() {
                                       {"refused_connections", c.refused_connections.load()},
                                       {"unauthorized", c.unauthorized.load()},
                                       {"internal_errors", c.internal_errors.load()},
+                                      {"ungreeted_dropped", c.ungreeted_dropped.load()},
                                       {"rdma_active", rdma_ == nullptr ? 0 : 1},
                                       {"rdma_sessions", rdma_ == nullptr ? 0 : rdma_->sessions.load()},
                                       {"rdma_sessions_total", c.rdma_sessions_total.load()},
                                       {"rdma_pulled_bytes", c.rdma_pulled_bytes.load()},
                                       {"rdma_failures", c.rdma_failures.load()}};
+  out["connections"] = context_.greeted.load();
+  out["large_body_bytes"] = context_.large_body_bytes.load();
   const std::lock_guard lock(mutex_);
-  out["connections"] = static_cast<uint64_t>(
-      std::count_if(connections_.begin(), connections_.end(), [](const auto& c2) { return !c2->ended; }));
+  out["ungreeted_connections"] =
+      static_cast<uint64_t>(std::count_if(connections_.begin(), connections_.end(), [](const auto& c2) {
+        return !c2->ended && !c2->session.is_greeted();
+      }));
   return out;
 }
 
@@ -147,16 +160,33 @@ void DataServer::accept_from(const ServerListener& listener) {
   start_session(fd, listener.is_unix());
 }
 
+bool DataServer::make_room(bool is_unix) {
+  size_t ungreeted = 0, ending = 0;
+  Connection* oldest = nullptr;
+  for (const auto& connection : connections_) {
+    if (connection->ended || connection->dropped) {
+      ++ending;
+    } else if (connection->session.is_unix() == is_unix && !connection->session.is_greeted()) {
+      if (oldest == nullptr) oldest = connection.get();
+      ++ungreeted;
+    }
+  }
+  if (ungreeted < kUngreetedMax) return true;
+  context_.counters.ungreeted_dropped.fetch_add(1, std::memory_order_relaxed);
+  if (ending >= kEndingMax) return false;
+  oldest->dropped = true;
+  oldest->session.shutdown();
+  return true;
+}
+
 void DataServer::start_session(int fd, bool is_unix) {
   const std::lock_guard lock(mutex_);
-  const bool over_limit = connections_.size() >= options_.connections_max;
-  if (over_limit) context_.counters.refused_connections.fetch_add(1, std::memory_order_relaxed);
-  if (connections_.size() >= options_.connections_max + kRefusedMax) {
+  if (!make_room(is_unix)) {
     ::close(fd);
     return;
   }
   context_.counters.connections_total.fetch_add(1, std::memory_order_relaxed);
-  connections_.push_back(std::make_unique<Connection>(context_, fd, is_unix, over_limit));
+  connections_.push_back(std::make_unique<Connection>(context_, fd, is_unix));
   Connection& connection = *connections_.back();
   try {
     connection.thread = std::thread([this, &connection] {

@@ -10,7 +10,8 @@ using wire::Status;
 using wire::WireError;
 
 constexpr auto kHelloTimeout = std::chrono::seconds(5);
-constexpr size_t kBodyKeptBytes = 1u << 20;  // a larger body buffer is not kept between requests
+constexpr size_t kBodyKeptBytes =
+    64u << 10;  // a larger body buffer grows with what arrives, and is not kept between requests
 constexpr uint32_t kTimeoutMsMax = 60000;
 
 // Takes as long whatever the bytes are, so that a token can't be guessed byte by byte.
@@ -36,12 +37,8 @@ struct HeldReads {
 
 }  // namespace
 
-ServerSession::ServerSession(SessionContext& context, int fd, bool is_unix, bool over_limit)
-    : context_(context),
-      store_(context.store),
-      socket_(fd, is_unix),
-      over_limit_(over_limit),
-      holds_(context.store) {}
+ServerSession::ServerSession(SessionContext& context, int fd, bool is_unix)
+    : context_(context), store_(context.store), socket_(fd, is_unix), holds_(context.store) {}
 
 void ServerSession::run() noexcept {
   try {
@@ -53,11 +50,53 @@ void ServerSession::run() noexcept {
     context_.counters.internal_errors.fetch_add(1, std::memory_order_relaxed);
   }
   rdma_.reset();
+  forget_large_body();
+  if (is_greeted()) context_.greeted.fetch_sub(1);
 }
 
 bool ServerSession::read_request() {
   uint8_t header[wire::kHeaderBytes];
   socket_.read(header, sizeof(header), transfer_deadline(sizeof(header)));
+  if (!decode_request_header(header)) return false;
+  payload_taken_ = request_.payload_bytes == 0;
+  if (read_body()) return true;
+  reply_error(Status::kUnavailable, "the request bodies of all connections are over " +
+                                        std::to_string(context_.large_body_bytes_max) +
+                                        " bytes at this moment: send it again, or in smaller batches");
+  socket_.linger();
+  return false;
+}
+
+bool ServerSession::read_body() {
+  const auto deadline = transfer_deadline(request_.body_bytes);
+  for (size_t have = 0; have < request_.body_bytes;) {
+    // Twice what has come, so that nobody gets memory for an announcement alone.
+    const size_t size = std::min<size_t>(request_.body_bytes, std::max(kBodyKeptBytes, 2 * have));
+    if (size > kBodyKeptBytes) {
+      const uint64_t more = size - large_body_bytes_;
+      if (context_.large_body_bytes.fetch_add(more) + more > context_.large_body_bytes_max) {
+        context_.large_body_bytes.fetch_sub(more);
+        return false;
+      }
+      large_body_bytes_ = size;
+      body_.reserve(size);  // exactly
+    }
+    body_.resize(size);
+    socket_.read(body_.data() + have, size - have, deadline);
+    have = size;
+  }
+  body_.resize(request_.body_bytes);
+  return true;
+}
+
+void ServerSession::forget_large_body() noexcept {
+  if (large_body_bytes_ == 0) return;
+  std::vector<uint8_t>().swap(body_);
+  context_.large_body_bytes.fetch_sub(large_body_bytes_);
+  large_body_bytes_ = 0;
+}
+
+bool ServerSession::decode_request_header(const uint8_t* header) {
   try {
     request_ = wire::decode_header(header);
     if (request_.version < wire::kVersionMin || request_.version > wire::kVersionMax || request_.is_reply())
@@ -66,16 +105,23 @@ bool ServerSession::read_request() {
     context_.counters.bad_requests.fetch_add(1, std::memory_order_relaxed);
     return false;  // no telling what follows, so there is nothing to answer to
   }
-  if (body_.capacity() > kBodyKeptBytes && request_.body_bytes <= kBodyKeptBytes)
-    std::vector<uint8_t>().swap(body_);
-  body_.resize(request_.body_bytes);
-  socket_.read(body_.data(), body_.size(), transfer_deadline(body_.size()));
-  payload_taken_ = request_.payload_bytes == 0;
   return true;
 }
 
 bool ServerSession::hello() {
-  if (!socket_.wait_readable(Clock::now() + kHelloTimeout) || !read_request()) return false;
+  const auto deadline = Clock::now() + kHelloTimeout;
+  const auto read = [&](void* to, size_t size) {
+    try {
+      socket_.read_in_time(to, size, deadline);
+    } catch (const ConnectionEnded&) {
+      if (Clock::now() >= deadline)
+        context_.counters.ungreeted_dropped.fetch_add(1, std::memory_order_relaxed);
+      throw;
+    }
+  };
+  uint8_t header[wire::kHeaderBytes];
+  read(header, sizeof(header));
+  if (!decode_request_header(header)) return false;
   const auto refuse = [this](Status status, const std::string& text) {
     reply_error(status, text);
     socket_.linger();
@@ -84,6 +130,11 @@ bool ServerSession::hello() {
   try {
     if (static_cast<Op>(request_.op) != Op::kHello || request_.payload_bytes != 0)
       throw WireError(Status::kBadRequest, "the first frame of a connection is HELLO");
+    if (request_.body_bytes > wire::kHelloBodyBytesMax)
+      throw WireError(Status::kTooLarge,
+                      "a HELLO of over " + std::to_string(wire::kHelloBodyBytesMax) + " bytes");
+    body_.resize(request_.body_bytes);
+    read(body_.data(), body_.size());
     wire::Reader body(body_.data(), body_.size());
     const uint8_t version_min = body.u8("min_version"), version_max = body.u8("max_version");
     body.u8("role");
@@ -105,9 +156,14 @@ bool ServerSession::hello() {
       context_.counters.unauthorized.fetch_add(1, std::memory_order_relaxed);
       return refuse(Status::kUnauthorized, "wrong token");
     }
-    if (over_limit_) return refuse(Status::kUnavailable, "too many connections: raise connections_max");
     if (expected_peer != PoolId{} && expected_peer != store_.options().pool_id)
       return refuse(Status::kWrongPeer, "this is another pool");
+    if (context_.greeted.fetch_add(1) >= context_.connections_max) {
+      context_.greeted.fetch_sub(1);
+      context_.counters.refused_connections.fetch_add(1, std::memory_order_relaxed);
+      return refuse(Status::kUnavailable, "too many connections: raise connections_max");
+    }
+    greeted_.store(true, std::memory_order_relaxed);
   } catch (const WireError& e) {
     context_.counters.bad_requests.fetch_add(1, std::memory_order_relaxed);
     return refuse(e.status, e.what());
@@ -126,6 +182,7 @@ bool ServerSession::hello() {
 }
 
 bool ServerSession::serve_one() {
+  forget_large_body();
   const auto idle_deadline = Clock::now() + context_.idle_timeout;
   SocketCompanion* companion = rdma_ == nullptr ? nullptr : &rdma_->companion();
   while (!socket_.wait_readable(std::min(idle_deadline, holds_.next_deadline()), companion)) {

@@ -125,6 +125,19 @@ void ServerSocket::read(void* to, size_t size, Clock::time_point deadline) {
   }
 }
 
+void ServerSocket::read_in_time(void* to, size_t size, Clock::time_point deadline) {
+  auto* out = static_cast<uint8_t*>(to);
+  while (size > 0) {
+    check(deadline);
+    if (!wait_readable(deadline)) continue;
+    const size_t n = std::min(size, buffered_to_ - buffered_from_);
+    std::memcpy(out, buffer_.get() + buffered_from_, n);
+    buffered_from_ += n;
+    out += n;
+    size -= n;
+  }
+}
+
 size_t ServerSocket::read_some(iovec* vectors, size_t count, Clock::time_point deadline) {
   if (buffered_from_ == buffered_to_) {
     check(deadline);

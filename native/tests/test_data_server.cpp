@@ -15,11 +15,13 @@ using wire::Op;
 using wire::Status;
 
 struct Served {
-  explicit Served(uint64_t capacity_bytes = 8 << 20)
-      : store(std::make_shared<SegmentStore>(small_store(capacity_bytes))), server(store, tcp_only()) {}
-  static DataServerOptions tcp_only() {
+  explicit Served(uint64_t capacity_bytes = 8 << 20, uint64_t large_body_bytes_max = 64 << 20)
+      : store(std::make_shared<SegmentStore>(small_store(capacity_bytes))),
+        server(store, tcp_only(large_body_bytes_max)) {}
+  static DataServerOptions tcp_only(uint64_t large_body_bytes_max) {
     DataServerOptions options;
     options.tcp_host = "127.0.0.1";
+    options.large_body_bytes_max = large_body_bytes_max;
     return options;
   }
   bool comes_true(const char* name, uint64_t value) const {
@@ -183,6 +185,34 @@ TEST(a_committed_put_waits_for_the_acknowledgement) {
   directory.join();
   const DataReply late = client.call(put_frame(names("late", 1), 100, 0, 1));
   CHECK(late.status == Status::kNotCommitted && late.statuses() == std::vector<uint8_t>(1, 0));
+}
+
+TEST(large_request_bodies_have_one_budget_and_small_ones_need_none) {
+  Served s(8 << 20, 4 << 20);
+  const auto pins = [](int keys) {
+    return DataClient::frame(Op::kPin, two_numbers_and_keys(0, Keys(names("key ", keys))));
+  };
+  const std::vector<uint8_t> one_mib = pins(30000), small = pins(1000);
+  DataClient small_one(s.server.tcp_port());
+  {
+    DataClient hog(s.server.tcp_port());
+    wire::Writer announced;
+    announced.zeros(8 << 20);
+    const auto whole = DataClient::frame(Op::kPin, announced);
+    hog.send({whole.begin(), whole.begin() + (3 << 20)});
+    const auto deadline = SegmentStore::Clock::now() + std::chrono::seconds(10);
+    while (s.server.stats().at("large_body_bytes") < 4 << 20 && SegmentStore::Clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    DataClient second(s.server.tcp_port());
+    CHECK_EQ(second.call(one_mib).status, Status::kUnavailable);
+    CHECK_EQ(small_one.call(small).statuses().size(), size_t{1000});
+  }
+  const auto deadline = SegmentStore::Clock::now() + std::chrono::seconds(10);
+  Status status = Status::kUnavailable;
+  while (status != Status::kOk && SegmentStore::Clock::now() < deadline)
+    status = DataClient(s.server.tcp_port()).call(one_mib).status;
+  CHECK_EQ(status, Status::kOk);
+  CHECK_EQ(small_one.call(one_mib).statuses().size(), size_t{30000});
 }
 
 TEST(stop_in_the_middle_of_traffic_ends_everything) {

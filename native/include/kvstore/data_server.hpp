@@ -25,6 +25,8 @@ struct DataServerOptions {
   std::string token;      // empty: peers need an empty one
   uint32_t connections_max = 1024;
   uint32_t idle_timeout_ms = 600000;
+  // What the large request bodies (over 64 KiB: some 1,500 keys) of all connections may take at a time.
+  uint64_t large_body_bytes_max = 256u << 20;
   RdmaMode rdma = RdmaMode::kOff;
   std::string rdma_library;  // empty: the system's
   uint32_t rdma_sessions_max = 256;
@@ -49,16 +51,17 @@ class DataServer {
  private:
   const ProcessOwner owner_;
   struct Connection {
-    Connection(SessionContext& context, int fd, bool is_unix, bool over_limit)
-        : session(context, fd, is_unix, over_limit) {}
+    Connection(SessionContext& context, int fd, bool is_unix) : session(context, fd, is_unix) {}
     ServerSession session;
     std::thread thread;
-    bool ended = false;  // guarded by mutex_
+    bool ended = false;    // guarded by mutex_
+    bool dropped = false;  // guarded by mutex_; told to end for a newer one
   };
 
   void accept_loop() noexcept;
   void accept_from(const ServerListener& listener);
   void start_session(int fd, bool is_unix);
+  bool make_room(bool is_unix);  // mutex_ held; false: the newcomer has to go
   void reap_ended();
   void wake_acceptor();
 

@@ -23,7 +23,8 @@ namespace kvstore {
 
 struct DataServerCounters {
   std::atomic<uint64_t> connections_total{0}, requests{0}, bad_requests{0}, refused_connections{0},
-      unauthorized{0}, internal_errors{0}, rdma_sessions_total{0}, rdma_pulled_bytes{0}, rdma_failures{0};
+      unauthorized{0}, internal_errors{0}, ungreeted_dropped{0}, rdma_sessions_total{0}, rdma_pulled_bytes{0},
+      rdma_failures{0};
 };
 
 // What all sessions of a server share; outlives them.
@@ -33,17 +34,24 @@ struct SessionContext {
   std::chrono::milliseconds idle_timeout;
   UcxPool* rdma = nullptr;  // null: not offered
   uint32_t rdma_sessions_max = 0;
+  uint32_t connections_max = 0;               // that have said HELLO
+  std::atomic<uint32_t> greeted{0};           // now
+  uint64_t large_body_bytes_max = 0;          // see DataServerOptions
+  std::atomic<uint64_t> large_body_bytes{0};  // now
   std::atomic<bool> stopping{false};
   DataServerCounters counters;
 };
 
 class ServerSession {
  public:
-  // Owns `fd`. A session over the limit answers HELLO with UNAVAILABLE and ends.
-  ServerSession(SessionContext& context, int fd, bool is_unix, bool over_limit);
+  // Owns `fd`.
+  ServerSession(SessionContext& context, int fd, bool is_unix);
 
   void run() noexcept;
   void shutdown() { socket_.shutdown(); }
+  bool is_unix() const { return socket_.is_unix(); }
+  // The peer has said HELLO, with the right token. From any thread.
+  bool is_greeted() const { return greeted_.load(std::memory_order_relaxed); }
 
  private:
   using Clock = SegmentStore::Clock;
@@ -52,6 +60,10 @@ class ServerSession {
   // False: the connection has to end.
   bool serve_one();
   bool read_request();
+  bool decode_request_header(const uint8_t* header);
+  // False: over the cap of all sessions.
+  bool read_body();
+  void forget_large_body() noexcept;
   void dispatch(wire::Reader& body);
 
   void on_pin(wire::Reader& body);
@@ -80,14 +92,15 @@ class ServerSession {
   SessionContext& context_;
   SegmentStore& store_;
   ServerSocket socket_;
-  const bool over_limit_;
+  std::atomic<bool> greeted_{false};
   SessionHolds holds_;
   RegisteredBuffers buffers_;
   std::unique_ptr<UcxSegmentSession> rdma_;  // null until the client asks for it
   wire::Header request_;
   std::vector<uint8_t> body_;
-  bool payload_taken_ = false;  // the payload of the current request is off the socket
-  uint64_t durable_seq_ = 0;    // journal number of the newest object this connection put
+  uint64_t large_body_bytes_ = 0;  // this session's share of context_.large_body_bytes
+  bool payload_taken_ = false;     // the payload of the current request is off the socket
+  uint64_t durable_seq_ = 0;       // journal number of the newest object this connection put
 };
 
 }  // namespace kvstore

@@ -44,6 +44,8 @@ class ServerSocket {
   // True when there is something to read (or an end to see), false at the deadline.
   bool wait_readable(Clock::time_point deadline, SocketCompanion* companion = nullptr);
   void read(void* to, size_t size, Clock::time_point deadline);
+  // The same, but over at the deadline whatever trickles in: for peers that have not shown yet who they are.
+  void read_in_time(void* to, size_t size, Clock::time_point deadline);
   // Reads at least one byte into the vectors (at most kIovMax of them), which it may change. Returns how
   // many.
   size_t read_some(iovec* vectors, size_t count, Clock::time_point deadline);

@@ -29,6 +29,7 @@ constexpr uint16_t kFlagReply = 1;
 
 // Caps: checked before anything is allocated.
 constexpr uint32_t kBodyBytesMax = 16u << 20;
+constexpr uint32_t kHelloBodyBytesMax = 4096;
 constexpr uint64_t kPayloadBytesMax = 2ull << 30;
 constexpr uint32_t kKeysMax = 65536;
 constexpr uint32_t kEntriesMax = 131072;
