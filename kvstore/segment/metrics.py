@@ -15,6 +15,7 @@ _STORE_GAUGES = {
     "pinned_bytes": "Bytes that pins keep from eviction.",
     "slots_free": "Slots of the table that hold nothing.",
     "quarantined_slots": "Slots taken out of service because their bytes went bad.",
+    "damaged_slots": "Those of them whose header went bad.",
     "journal_backlog": "Journal entries that no master has confirmed yet.",
 }
 _STORE_COUNTERS = {
@@ -30,6 +31,8 @@ _STORE_COUNTERS = {
     "conflicts": "Puts of a key that is there with another length.",
     "no_space": "Puts refused because nothing could be evicted in time.",
     "not_committed": "Puts whose directory entry was not durable in time.",
+    "evictor_errors": "Rounds of eviction that failed.",
+    "bookkeeping_errors": "Calls that broke a rule of the object table, and were ignored.",
     "journal_overflows": "Times the journal grew past its bound, so that an inventory had to be sent.",
 }
 _SERVER_GAUGES = {

@@ -66,10 +66,18 @@ void Journal::update_alarm() {
     set_alarm(Alarm::kSoon);
 }
 
-uint64_t Journal::append(const std::vector<JournalEntry>& entries) {
+uint64_t Journal::append(const std::vector<JournalEntry>& entries) noexcept {
   const std::lock_guard lock(mutex_);
   const uint64_t first = last_locked() + 1;
-  kept_.insert(kept_.end(), entries.begin(), entries.end());
+  try {
+    kept_.insert(kept_.end(), entries.begin(), entries.end());
+  } catch (const std::exception&) {  // std::deque gives the strong guarantee at its end
+    overflows_.fetch_add(1, std::memory_order_relaxed);
+    kept_.clear();
+    first_kept_ = next_out_ = first + entries.size();
+    update_alarm();
+    return first;
+  }
   if (kept_.size() > entries_max_) {
     overflows_.fetch_add(1, std::memory_order_relaxed);
     const uint64_t handed_out = next_out_ - first_kept_;

@@ -167,6 +167,8 @@ std::map<std::string, uint64_t> SegmentStore::stats() {
     out["pinned_bytes"] = objects_.pinned_bytes(now_ms());
     out["slots_free"] = objects_.slots_free();
     out["quarantined_slots"] = objects_.quarantined_count();
+    out["damaged_slots"] = objects_.damaged_count();
+    out["bookkeeping_errors"] = objects_.misuse_count();
   }
   out["journal_backlog"] = journal_.backlog();
   out["journal_overflows"] = journal_.overflows();

@@ -77,9 +77,9 @@ std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const 
         continue;
       }
       const SlotHeader& h = objects_.header(slot);
-      read.length = h.length;
+      read.length = objects_.length(slot);
       const uint32_t expected = expected_lengths == nullptr ? 0 : number(expected_lengths, i);
-      if (expected != 0 && expected != h.length) {
+      if (expected != 0 && expected != read.length) {
         read.status = Status::kLengthMismatch;
         continue;
       }
@@ -89,11 +89,11 @@ std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const 
       read.slot = slot;
       read.digest_alg = h.digest_alg;
       read.digest = h.digest;
-      read.offset = h.offset;
+      read.offset = objects_.offset(slot);
       read.generation = h.generation.load(std::memory_order_relaxed);
       read.data = objects_.data(slot);
       ++hits;
-      bytes += h.length;
+      bytes += read.length;
     }
   });
   gets_.fetch_add(hits, std::memory_order_relaxed);
@@ -102,7 +102,7 @@ std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const 
   return reads;
 }
 
-void SegmentStore::release_reads(const std::vector<ReadEntry>& reads) {
+void SegmentStore::release_reads(const std::vector<ReadEntry>& reads) noexcept {
   from_the_end(static_cast<uint32_t>(reads.size()), [&](uint32_t first, uint32_t end) {
     const Lock lock(mutex_);
     bool freed = false;
@@ -110,6 +110,11 @@ void SegmentStore::release_reads(const std::vector<ReadEntry>& reads) {
       if (reads[i].slot != kNoSlot) freed |= objects_.unhold(reads[i].slot);
     if (freed && space_waiters_ > 0) space_freed_.notify_all();
   });
+}
+
+bool SegmentStore::is_same(uint32_t occupant, const PutRequest& put, uint32_t entry) const {
+  return objects_.header(occupant).has_key(put.block.key(entry)) &&
+         objects_.length(occupant) == put.length(entry);
 }
 
 bool SegmentStore::reserve_one(const PutRequest& put, uint32_t entry, uint64_t wanted_bytes,
@@ -148,8 +153,7 @@ void SegmentStore::reserve_writes(const PutRequest& put, uint32_t first, uint32_
     } else if (objects_.namespaces().is_retired(put.block.ns)) {
       write.status = Status::kStaleNamespace;
     } else if (occupant != kNoSlot) {
-      const SlotHeader& h = objects_.header(occupant);
-      const bool same = h.has_key(put.block.key(i)) && h.length == put.length(i);
+      const bool same = is_same(occupant, put, i);
       write.status = same ? Status::kExists : Status::kConflict;
       if (!same) conflicts_.fetch_add(1, std::memory_order_relaxed);
     } else if (!reserve_one(put, i, bytes_left, deadline, cancelled, write, lock)) {
@@ -173,15 +177,19 @@ Status SegmentStore::seal_one(const PutRequest& put, uint32_t entry, WriteEntry&
   } else if (objects_.namespaces().is_retired(put.block.ns)) {
     status = Status::kStaleNamespace;
   } else if (occupant != kNoSlot) {  // another writer was faster
-    const SlotHeader& h = objects_.header(occupant);
-    const bool same = h.has_key(put.block.key(entry)) && h.length == put.length(entry);
+    const bool same = is_same(occupant, put, entry);
     status = same ? Status::kExists : Status::kConflict;
-    if (!same || h.digest != write.digest) conflicts_.fetch_add(1, std::memory_order_relaxed);
+    if (!same || objects_.header(occupant).digest != write.digest)
+      conflicts_.fetch_add(1, std::memory_order_relaxed);
   }
-  if (status == Status::kOk)
-    added.push_back(objects_.seal(slot, put.fingerprints[entry], kDigestCrc32c, write.digest));
-  else
+  if (status != Status::kOk) {
     objects_.abandon(slot);
+  } else if (const auto entry_added =
+                 objects_.seal(slot, put.fingerprints[entry], kDigestCrc32c, write.digest)) {
+    added.push_back(*entry_added);  // within its capacity
+  } else {
+    status = Status::kInternal;
+  }
   return status;
 }
 
@@ -226,7 +234,7 @@ uint64_t SegmentStore::seal_writes(const PutRequest& put, std::vector<WriteEntry
   return durable_seq;
 }
 
-void SegmentStore::abandon_writes(std::vector<WriteEntry>& writes) {
+void SegmentStore::abandon_writes(std::vector<WriteEntry>& writes) noexcept {
   const Lock lock(mutex_);
   bool freed = false;
   for (WriteEntry& write : writes) {
@@ -247,6 +255,7 @@ std::pair<SegmentStore::Statuses, uint64_t> SegmentStore::remove(const KeyBlock&
   for (uint32_t first = 0; first < n; first += kLockedMax) {
     const uint32_t end = std::min(n, first + kLockedMax);
     std::vector<JournalEntry> removed;
+    removed.reserve(end - first);  // nothing below may fail once an object is gone
     const Lock lock(mutex_);
     for (uint32_t i = first; i < end; ++i) {
       const uint32_t slot = objects_.find(fps[i], block.key(i));
@@ -265,6 +274,7 @@ SegmentStore::Statuses SegmentStore::verify(const KeyBlock& block) {
   const uint32_t n = block.entry_count();
   const std::vector<Fingerprint> fps = block.fingerprints();
   Statuses statuses(n, code(Status::kMiss));
+  std::vector<JournalEntry> removed(1);
   for (uint32_t i = 0; i < n; ++i) {
     ReadEntry held;
     {
@@ -273,15 +283,17 @@ SegmentStore::Statuses SegmentStore::verify(const KeyBlock& block) {
       if (held.slot == kNoSlot) continue;
       objects_.hold(held.slot);
       const SlotHeader& h = objects_.header(held.slot);
-      held.length = h.length;
+      held.length = objects_.length(held.slot);
       held.digest = h.digest;
       held.data = objects_.data(held.slot);
     }
     const bool intact = crc32c(0, held.data, held.length) == held.digest;
     const Lock lock(mutex_);
     if (!intact) {
-      std::vector<JournalEntry> removed;
-      if (objects_.quarantine(held.slot, removed)) journal_.append(removed);
+      if (const auto gone = objects_.quarantine(held.slot)) {
+        removed[0] = *gone;
+        journal_.append(removed);
+      }
       digest_mismatches_.fetch_add(1, std::memory_order_relaxed);
     }
     statuses[i] = code(intact ? Status::kOk : Status::kDigestMismatch);

@@ -260,10 +260,10 @@ void ServerSession::on_pin(wire::Reader& body) {
 void ServerSession::on_locate(wire::Reader& body) {
   const uint32_t hold_ms = std::min(body.u32("hold_ms"), kTimeoutMsMax);
   body.u32("reserved");
-  std::vector<ReadEntry> reads = store_.acquire_reads(read_key_block(body), nullptr);
-  wire::Writer reply = reply_body(Status::kOk, {}, 8 + reads.size() * 32);
-  reply.u32(static_cast<uint32_t>(reads.size())).u32(0);
-  for (const ReadEntry& read : reads)
+  HeldReads reads{store_, store_.acquire_reads(read_key_block(body), nullptr)};
+  wire::Writer reply = reply_body(Status::kOk, {}, 8 + reads.entries.size() * 32);
+  reply.u32(static_cast<uint32_t>(reads.entries.size())).u32(0);
+  for (const ReadEntry& read : reads.entries)
     reply.u64(read.offset)
         .u64(read.generation)
         .u32(read.length)
@@ -272,7 +272,7 @@ void ServerSession::on_locate(wire::Reader& body) {
         .u8(static_cast<uint8_t>(read.status))
         .u8(read.digest_alg)
         .u16(0);
-  holds_.add(request_.request_id, std::move(reads), Clock::now() + std::chrono::milliseconds(hold_ms));
+  holds_.add(request_.request_id, reads.entries, Clock::now() + std::chrono::milliseconds(hold_ms));
   send_reply(reply);
 }
 

@@ -8,15 +8,16 @@ SessionHolds::~SessionHolds() {
   while (!holds_.empty()) release(holds_.begin());
 }
 
-std::list<SessionHolds::Hold>::iterator SessionHolds::release(std::list<Hold>::iterator hold) {
+std::list<SessionHolds::Hold>::iterator SessionHolds::release(std::list<Hold>::iterator hold) noexcept {
   slots_held_ -= hold->reads.size();
   store_.release_reads(hold->reads);
   return holds_.erase(hold);
 }
 
-void SessionHolds::add(uint32_t locate_id, std::vector<ReadEntry> reads, Clock::time_point deadline) {
-  slots_held_ += reads.size();
-  holds_.push_back({locate_id, std::move(reads), deadline});
+void SessionHolds::add(uint32_t locate_id, std::vector<ReadEntry>& reads, Clock::time_point deadline) {
+  holds_.push_back({locate_id, {}, deadline});  // may throw: the reads are the caller's until then
+  holds_.back().reads.swap(reads);
+  slots_held_ += holds_.back().reads.size();
   // The generation check keeps a reader whose hold is lost this way from taking wrong bytes: it gets a miss.
   while (holds_.size() > 1 && (holds_.size() > kLocatesMax || slots_held_ > kSlotsMax))
     release(holds_.begin());

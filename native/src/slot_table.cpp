@@ -1,8 +1,6 @@
 #include "kvstore/slot_table.hpp"
 
 #include <new>
-#include <stdexcept>
-#include <string>
 
 namespace kvstore {
 namespace {
@@ -32,24 +30,20 @@ SlotTable::SlotTable(void* base, uint32_t slot_count)
 }
 
 template <typename Change>
-void SlotTable::transition(uint32_t slot, bool legal, const char* name, Change&& change) {
+bool SlotTable::transition(uint32_t slot, bool legal, Change&& change) noexcept {
   SlotHeader& h = headers_[slot];
-  if (!legal || !is_intact(h))
-    throw std::logic_error(std::string("slot ") + std::to_string(slot) + ": illegal transition '" + name +
-                           "' from state " + std::to_string(static_cast<int>(h.state)) +
-                           (is_intact(h) ? "" : " (header damaged)"));
+  if (!legal || !is_intact(h)) return false;
   const uint64_t generation = h.generation.load(std::memory_order_relaxed);
   h.generation.store(generation + 1, std::memory_order_relaxed);
   publish_odd_generation();
   change(h);
   h.generation.store(generation + 2, std::memory_order_release);
-  if (!is_intact(h))
-    throw std::logic_error(std::string("slot ") + std::to_string(slot) + ": damaged by '" + name + "'");
+  return true;
 }
 
-void SlotTable::begin_write(uint32_t slot, const Key& key, uint64_t offset, uint32_t length,
-                            uint16_t text_bytes, uint32_t depth) {
-  transition(slot, headers_[slot].state == SlotState::kFree, "begin_write", [&](SlotHeader& h) {
+bool SlotTable::begin_write(uint32_t slot, const Key& key, uint64_t offset, uint32_t length,
+                            uint16_t text_bytes, uint32_t depth) noexcept {
+  return transition(slot, headers_[slot].state == SlotState::kFree, [&](SlotHeader& h) {
     h.state = SlotState::kWriting;
     h.digest_alg = 0;
     h.digest = 0;
@@ -64,23 +58,30 @@ void SlotTable::begin_write(uint32_t slot, const Key& key, uint64_t offset, uint
   });
 }
 
-void SlotTable::seal(uint32_t slot, uint8_t digest_alg, uint32_t digest) {
-  transition(slot, headers_[slot].state == SlotState::kWriting, "seal", [&](SlotHeader& h) {
+bool SlotTable::seal(uint32_t slot, uint8_t digest_alg, uint32_t digest) noexcept {
+  return transition(slot, headers_[slot].state == SlotState::kWriting, [&](SlotHeader& h) {
     h.state = SlotState::kSealed;
     h.digest_alg = digest_alg;
     h.digest = digest;
   });
 }
 
-void SlotTable::quarantine(uint32_t slot) {
-  transition(slot, headers_[slot].state == SlotState::kSealed, "quarantine",
-             [](SlotHeader& h) { h.state = SlotState::kQuarantined; });
+bool SlotTable::quarantine(uint32_t slot) noexcept {
+  return transition(slot, headers_[slot].state == SlotState::kSealed,
+                    [](SlotHeader& h) { h.state = SlotState::kQuarantined; });
 }
 
-void SlotTable::free(uint32_t slot) {
+bool SlotTable::free(uint32_t slot) noexcept {
   const SlotState from = headers_[slot].state;
-  transition(slot, from == SlotState::kWriting || from == SlotState::kSealed, "free",
-             [](SlotHeader& h) { h.state = SlotState::kFree; });
+  return transition(slot, from == SlotState::kWriting || from == SlotState::kSealed,
+                    [](SlotHeader& h) { h.state = SlotState::kFree; });
+}
+
+void SlotTable::condemn(uint32_t slot) noexcept {
+  SlotHeader& h = headers_[slot];
+  h.generation.fetch_or(1, std::memory_order_relaxed);
+  publish_odd_generation();
+  h.state = SlotState::kQuarantined;
 }
 
 }  // namespace kvstore

@@ -47,8 +47,8 @@ class Journal {
   Journal& operator=(const Journal&) = delete;
 
   // Numbers the entries and returns the number of the first; call it under the lock that orders the changes
-  // themselves.
-  uint64_t append(const std::vector<JournalEntry>& entries);
+  // themselves. Where memory is short it is as if the entries had overrun the journal: a gap.
+  uint64_t append(const std::vector<JournalEntry>& entries) noexcept;
 
   // A timerfd, readable when there is something worth draining: at once when somebody waits for it or much has
   // piled up, else a moment after the first entry, so that the runs of a batch travel to the master together.

@@ -74,7 +74,7 @@ class SegmentStore {
   Statuses pin(const KeyBlock& block, uint32_t pin_ms);
   // `expected_lengths`: u32 an entry (0: any), or null. Counts as a use; release_reads must follow.
   std::vector<ReadEntry> acquire_reads(const KeyBlock& block, const uint8_t* expected_lengths);
-  void release_reads(const std::vector<ReadEntry>& reads);
+  void release_reads(const std::vector<ReadEntry>& reads) noexcept;
 
   // Gives each entry of [first, first + count) a slot to write, or the status that it needs none. Waits for
   // space until the deadline, or until `cancelled` is set and interrupt() called. `writes` has one entry for
@@ -84,7 +84,7 @@ class SegmentStore {
   // Seals what was written; all slots of `writes` are given up. Returns the journal number after which
   // everything in the batch (found EXISTS included) is durable.
   uint64_t seal_writes(const PutRequest& put, std::vector<WriteEntry>& writes);
-  void abandon_writes(std::vector<WriteEntry>& writes);
+  void abandon_writes(std::vector<WriteEntry>& writes) noexcept;
 
   // The second is the journal number to wait for.
   std::pair<Statuses, uint64_t> remove(const KeyBlock& block);
@@ -119,6 +119,7 @@ class SegmentStore {
   static uint64_t now_ms();
   bool reserve_one(const PutRequest& put, uint32_t entry, uint64_t wanted_bytes, Clock::time_point deadline,
                    const std::atomic<bool>& cancelled, WriteEntry& write, Lock& lock);
+  bool is_same(uint32_t occupant, const PutRequest& put, uint32_t entry) const;  // mutex_ held
   wire::Status seal_one(const PutRequest& put, uint32_t entry, WriteEntry& write,
                         std::vector<JournalEntry>& added);
   // Evicts in short critical sections, giving the lock up in between. Returns the bytes freed.

@@ -22,8 +22,8 @@ class SessionHolds {
   SessionHolds(const SessionHolds&) = delete;
   SessionHolds& operator=(const SessionHolds&) = delete;
 
-  // Takes over reads that were acquired from the store.
-  void add(uint32_t locate_id, std::vector<ReadEntry> reads, Clock::time_point deadline);
+  // Takes over reads that were acquired from the store; an exception leaves them where they are.
+  void add(uint32_t locate_id, std::vector<ReadEntry>& reads, Clock::time_point deadline);
   void drop(uint32_t locate_id);
   void expire(Clock::time_point now);
   // When expire() has something to do again; time_point::max() when nothing is held.
@@ -35,7 +35,7 @@ class SessionHolds {
     std::vector<ReadEntry> reads;
     Clock::time_point deadline;
   };
-  std::list<Hold>::iterator release(std::list<Hold>::iterator hold);
+  std::list<Hold>::iterator release(std::list<Hold>::iterator hold) noexcept;
 
   SegmentStore& store_;
   std::list<Hold> holds_;  // oldest first

@@ -56,20 +56,22 @@ class SlotTable {
   // table.
   SlotTable(void* base, uint32_t slot_count);
 
-  // Each throws std::logic_error, changing nothing, when the header is not in the state that the transition
+  // Each is false, and changes nothing, when the header is damaged or not in the state that the transition
   // starts from.
-  void begin_write(uint32_t slot, const Key& key, uint64_t offset, uint32_t length, uint16_t text_bytes,
-                   uint32_t depth);
-  void seal(uint32_t slot, uint8_t digest_alg, uint32_t digest);
-  void quarantine(uint32_t slot);
-  void free(uint32_t slot);
+  [[nodiscard]] bool begin_write(uint32_t slot, const Key& key, uint64_t offset, uint32_t length,
+                                 uint16_t text_bytes, uint32_t depth) noexcept;
+  [[nodiscard]] bool seal(uint32_t slot, uint8_t digest_alg, uint32_t digest) noexcept;
+  [[nodiscard]] bool quarantine(uint32_t slot) noexcept;
+  [[nodiscard]] bool free(uint32_t slot) noexcept;
+  // Whatever the header holds: from now on every reader takes it for one that is being changed.
+  void condemn(uint32_t slot) noexcept;
 
   const SlotHeader& header(uint32_t slot) const { return headers_[slot]; }
   uint32_t slot_count() const { return slot_count_; }
 
  private:
   template <typename Change>
-  void transition(uint32_t slot, bool legal, const char* name, Change&& change);
+  bool transition(uint32_t slot, bool legal, Change&& change) noexcept;
 
   SlotHeader* headers_;
   uint32_t slot_count_;
