@@ -11,6 +11,7 @@
 #include "bindings.hpp"
 #include "kvstore/page_client.hpp"
 #include "kvstore/shared_buffer.hpp"
+#include "released_gil.hpp"
 
 namespace nb = nanobind;
 
@@ -41,7 +42,7 @@ PyType_Slot shared_buffer_slots[] = {
 void make_shared_buffer(SharedBuffer* self, size_t size_bytes) {
   std::string no_memory;
   {
-    nb::gil_scoped_release nogil;  // it touches every page
+    ReleasedGil nogil;  // it touches every page
     try {
       new (self) SharedBuffer(size_bytes);
     } catch (const std::system_error& e) {
@@ -137,7 +138,7 @@ nb::bytes exists(PageClient& client, int handle, uint16_t pool, nb::bytes shards
   nb::bytes statuses = fresh_bytes(keys.entry_count());
   uint8_t* out = mutable_data(statuses);
   if (keys.key_count == 0) return statuses;
-  nb::gil_scoped_release nogil;
+  ReleasedGil nogil;
   client.exists(handle, keys, pin_ms, deadline, out);
   return statuses;
 }
@@ -149,7 +150,7 @@ nb::bytes get(PageClient& client, int handle, uint16_t pool, nb::bytes shards, n
   check_memory(keys, memory);
   nb::bytes statuses = fresh_bytes(keys.entry_count());
   uint8_t* out = mutable_data(statuses);
-  nb::gil_scoped_release nogil;
+  ReleasedGil nogil;
   client.get(handle, keys, memory, deadline, out);
   return statuses;
 }
@@ -177,7 +178,7 @@ nb::bytes put(PageClient& client, int handle, uint16_t pool, nb::bytes shards, n
   }
   nb::bytes statuses = fresh_bytes(keys.entry_count());
   uint8_t* out = mutable_data(statuses);
-  nb::gil_scoped_release nogil;
+  ReleasedGil nogil;
   client.put(handle, keys, memory, options, deadline, out);
   return statuses;
 }
@@ -189,7 +190,7 @@ nb::bytes remove(PageClient& client, int handle, uint16_t pool, nb::bytes shards
   nb::bytes statuses = fresh_bytes(keys.entry_count());
   uint8_t* out = mutable_data(statuses);
   if (keys.key_count == 0) return statuses;
-  nb::gil_scoped_release nogil;
+  ReleasedGil nogil;
   client.remove(handle, keys, deadline, out);
   return statuses;
 }
@@ -203,7 +204,7 @@ nb::list fetch(PageClient& client, int handle, uint16_t pool, nb::bytes shards, 
   std::vector<uint8_t> statuses(keys.entry_count());
   std::vector<uint32_t> lengths;
   {
-    nb::gil_scoped_release nogil;
+    ReleasedGil nogil;
     lengths = client.fetch_lengths(handle, keys, bytes_max, deadline, statuses.data());
   }
   std::vector<nb::object> fresh(lengths.size());
@@ -215,7 +216,7 @@ nb::list fetch(PageClient& client, int handle, uint16_t pool, nb::bytes shards, 
     fresh[i] = std::move(bytes);
   }
   {
-    nb::gil_scoped_release nogil;
+    ReleasedGil nogil;
     client.fetch(handle, keys, lengths, pointers, deadline, statuses.data());
   }
   for (size_t i = 0; i < lengths.size(); ++i) {
@@ -295,7 +296,7 @@ std::pair<int, int> open_namespace(PageClient& client, nb::bytes identity, const
   const std::string copy(static_cast<const char*>(identity.data()), identity.size());
   std::pair<wire::Status, int> opened;
   {
-    nb::gil_scoped_release nogil;
+    ReleasedGil nogil;
     opened = client.open_namespace(copy, name, deadline);
   }
   if (opened.second < 0)
@@ -338,7 +339,7 @@ void bind_client(nb::module_& m) {
           [](PageClient& client, int handle, int64_t deadline_ms) {
             const Deadline deadline = Deadline::after_ms(deadline_ms);
             check_handle(client, handle);
-            nb::gil_scoped_release nogil;
+            ReleasedGil nogil;
             return static_cast<int>(client.bump_namespace(handle, deadline));
           },
           nb::arg("handle"), nb::arg("deadline_ms"))
@@ -373,7 +374,7 @@ void bind_client(nb::module_& m) {
       .def("unregister", &PageClient::unregister, nb::arg("address"))
       .def("counters", &counters)
       .def("segment_map", &segment_map)
-      .def("close", &PageClient::close, nb::call_guard<nb::gil_scoped_release>());
+      .def("close", &PageClient::close, nb::call_guard<ReleasedGil>());
 }
 
 }  // namespace kvstore

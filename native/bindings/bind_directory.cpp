@@ -4,6 +4,7 @@
 
 #include "bindings.hpp"
 #include "kvstore/directory_index.hpp"
+#include "released_gil.hpp"
 
 namespace nb = nanobind;
 
@@ -31,7 +32,7 @@ template <typename Work>
 nb::bytes body_of(Work&& work) {
   wire::Writer reply;
   {
-    nb::gil_scoped_release nogil;
+    ReleasedGil nogil;
     reply = work();
   }
   return to_bytes(reply);
@@ -43,7 +44,7 @@ nb::tuple pair_of(const Pair& p) { return nb::make_tuple(p.first, p.second); }
 nb::tuple apply(DirectoryIndex& self, uint32_t segment, nb::bytes groups) {
   DirectoryIndex::Applied applied;
   {
-    nb::gil_scoped_release nogil;
+    ReleasedGil nogil;
     applied = self.apply(segment, groups.data(), groups.size());
   }
   return pair_of({applied.added, applied.removed});
@@ -52,7 +53,7 @@ nb::tuple apply(DirectoryIndex& self, uint32_t segment, nb::bytes groups) {
 nb::tuple place_demand(const DirectoryIndex& self, nb::bytes body) {
   DirectoryIndex::Usage demand;
   {
-    nb::gil_scoped_release nogil;
+    ReleasedGil nogil;
     demand = self.place_demand(body.data(), body.size());
   }
   return pair_of({demand.entries, demand.bytes});
@@ -61,7 +62,7 @@ nb::tuple place_demand(const DirectoryIndex& self, nb::bytes body) {
 nb::list snapshot(const DirectoryIndex& self, uint32_t segment, uint32_t entries_max) {
   std::vector<wire::Writer> chunks;
   {
-    nb::gil_scoped_release nogil;
+    ReleasedGil nogil;
     chunks = self.snapshot(segment, entries_max);
   }
   nb::list out;
@@ -101,7 +102,7 @@ void bind_directory(nb::module_& m) {
   m.attr("WireError") = nb::borrow(wire_error_type);
   nb::register_exception_translator(translate_wire_error);
 
-  const auto nogil = nb::call_guard<nb::gil_scoped_release>();
+  const auto nogil = nb::call_guard<ReleasedGil>();
   nb::class_<DirectoryIndex>(m, "DirectoryIndex")
       .def(nb::init<>())
       .def_static(

@@ -6,6 +6,7 @@
 #include "bindings.hpp"
 #include "kvstore/digest.hpp"
 #include "kvstore/keys.hpp"
+#include "released_gil.hpp"
 
 namespace nb = nanobind;
 
@@ -30,7 +31,7 @@ class BufferView {
 
 uint32_t crc32c_of(nb::handle data) {
   const BufferView view(data);
-  nb::gil_scoped_release nogil;
+  ReleasedGil nogil;
   return crc32c(0, view.data(), view.size());
 }
 

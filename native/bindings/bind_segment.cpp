@@ -10,6 +10,7 @@
 #include "bindings.hpp"
 #include "kvstore/data_server.hpp"
 #include "kvstore/segment_store.hpp"
+#include "released_gil.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -34,7 +35,7 @@ std::array<uint8_t, kSize> exactly(const nb::bytes& data, const char* what) {
 template <typename Work>
 auto without_gil(Work&& work) {
   try {
-    nb::gil_scoped_release nogil;
+    ReleasedGil nogil;
     return work();
   } catch (const PoolLimitError& e) {
     PyErr_SetString(PyExc_MemoryError, e.what());
@@ -114,7 +115,7 @@ std::shared_ptr<DataServer> make_server(std::shared_ptr<SegmentStore> store, std
 }  // namespace
 
 void bind_segment(nb::module_& m) {
-  const auto released = nb::call_guard<nb::gil_scoped_release>();
+  const auto released = nb::call_guard<ReleasedGil>();
   nb::class_<SegmentStore>(m, "SegmentStore")
       .def(nb::new_(&make_store), nb::kw_only(), "capacity_bytes"_a, "pool_id"_a, "object_bytes_min"_a = 8192,
            "high_watermark"_a = 0.95, "low_watermark"_a = 0.90, "eviction_policy"_a = "lru",
