@@ -24,9 +24,9 @@ PIP := -m pip install --quiet --disable-pip-version-check
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 NATIVE_FILES := $(shell find native -name '*.[ch]pp')
-# The tests have a build of their own.
+# The tests have a build of their own. An editable install knows packages by name: a new one is built in.
 BUILD_INPUTS := CMakeLists.txt pyproject.toml $(filter-out native/tests/%,$(NATIVE_FILES)) \
-                $(shell find proto -name '*.proto')
+                $(shell find proto -name '*.proto') $(shell find kvstore client hicache_adapter -name '__init__.py')
 PYTHON_FILES := $(shell find kvstore client hicache_adapter -name '*.py*' -not -path '*/__pycache__/*')
 
 .PHONY: help

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from benchmarks.decisions.base import Table
-from kvstore.master.placement import Candidate, HostFirstTwoChoices
+from kvstore.master.state.placement import Candidate, HostFirstTwoChoices
 
 SEGMENTS = 10
 CAPACITY_BYTES = 64 << 30

@@ -1,2 +1,9 @@
-"""The directory: which page lives on which segment; membership, placement, namespaces, durable in a metadata
-store."""
+"""The directory of a cluster: which page lies on which segment.
+
+    state/     what is decided, without IO: events in, effects out
+    ports/     what others reach it by: clients, segments, other masters, operators
+    metadata/  where it is durable
+    ha/        several masters: following, and leading while elected
+
+`server` puts them together, `directory` carries out what the state machine wants, `recovery` reads it back.
+"""

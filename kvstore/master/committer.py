@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from kvstore.common.backoff import Backoff
 from kvstore.common.errors import FencedError, StoreError
-from kvstore.master.changes import Change
 from kvstore.master.core_tasks import CoreTasks
 from kvstore.master.metadata.store import Fence, MetadataStore, Op, OpSet, OutOfBoundsError, op_bytes
+from kvstore.master.state.changes import Change
 
 # Above this the control service stops reading journals; the rest of a stop-and-go margin is one batch a
 # stream.

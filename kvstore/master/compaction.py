@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 
 from kvstore.common.errors import CorruptRecordError
-from kvstore.master import layout
 from kvstore.master.committer import Committer
-from kvstore.master.effects import CompactLog
-from kvstore.master.events import CompactionWritten
-from kvstore.master.journal_entries import apply_entries
 from kvstore.master.metadata.store import MetadataStore, Put
-from kvstore.master.records import Record, RecordKind
-from kvstore.master.segment_logs import RECORD_ENTRIES_MAX
+from kvstore.master.state import layout
+from kvstore.master.state.effects import CompactLog
+from kvstore.master.state.events import CompactionWritten
+from kvstore.master.state.journal_entries import apply_entries
+from kvstore.master.state.records import Record, RecordKind
+from kvstore.master.state.segment_logs import RECORD_ENTRIES_MAX
 from kvstore_client._native import DirectoryIndex
 
 

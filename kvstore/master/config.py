@@ -8,10 +8,10 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from kvstore.common.settings import ServerSettings
-from kvstore.master.membership import MembershipLimits
-from kvstore.master.placement import POLICIES
-from kvstore.master.segment_logs import LogLimits
-from kvstore.master.state import StateLimits
+from kvstore.master.state.directory_state import StateLimits
+from kvstore.master.state.membership import MembershipLimits
+from kvstore.master.state.placement import POLICIES
+from kvstore.master.state.segment_logs import LogLimits
 from kvstore_client.address import (
     CONTROL_PORT,
     DIRECTORY_PORT,

@@ -12,16 +12,16 @@ from typing import Protocol
 
 from kvstore.common.errors import FencedError, KvstoreError, RefusedError, StoreError
 from kvstore.common.logs import log_event
-from kvstore.master import effects as ef
-from kvstore.master import events as ev
-from kvstore.master.changes import Change
 from kvstore.master.committer import Committer
 from kvstore.master.compaction import compact
 from kvstore.master.core_tasks import CoreTasks
 from kvstore.master.metadata.store import Fence, MetadataStore, SpaceLevel
 from kvstore.master.metrics import MasterMetrics
-from kvstore.master.placement import Candidate, PlacementPolicy
-from kvstore.master.state import DirectoryState, Recovered, StateLimits
+from kvstore.master.state import effects as ef
+from kvstore.master.state import events as ev
+from kvstore.master.state.changes import Change
+from kvstore.master.state.directory_state import DirectoryState, Recovered, StateLimits
+from kvstore.master.state.placement import Candidate, PlacementPolicy
 from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import MapRecord, NamespaceReply, Status
 

@@ -1,4 +1,4 @@
-"""Makes a leader's state of what the store holds.
+"""Reads what the store holds, and makes a leader's state of it.
 
 A corrupt record costs what it holds and nothing else: its segment is marked damaged (its next attach brings an
 inventory that makes it whole), and a lost namespace raises the epoch floor, so that its past epochs never
@@ -7,16 +7,57 @@ come back.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
 
-from kvstore.master import layout
-from kvstore.master.layout import ClusterRecord
+from kvstore.common.logs import log_event
+from kvstore.master.metadata.replicated import StoreReader
 from kvstore.master.metadata.store import Delete, Fence, MetadataStore, Op, OpSet, Put
-from kvstore.master.replay import OnCorrupt, Replay, load
-from kvstore.master.state import Recovered
+from kvstore.master.metrics import MasterMetrics
+from kvstore.master.state import layout
+from kvstore.master.state.directory_state import Recovered
+from kvstore.master.state.layout import ClusterRecord
+from kvstore.master.state.replay import CorruptRecord, OnCorrupt, Replay
+
+logger = logging.getLogger(__name__)
 
 # More bumps than one namespace sees between two losses of its record.
 EPOCH_FLOOR_STEP = 1 << 20
+
+
+async def load(reader: StoreReader, on_corrupt: OnCorrupt) -> Replay:
+    """Everything that the reader has. Raises StoreError."""
+    replay = Replay(on_corrupt)
+    replay.load_cluster(await reader.get(layout.CLUSTER_KEY))
+    async for page in reader.scan(layout.NAMESPACES_PREFIX):
+        for key, value in page:
+            replay.load_namespace(key, value)
+    async for page in reader.scan(layout.SEGMENTS_PREFIX):
+        for key, value in page:
+            replay.load_segment(key, value)
+    async for page in reader.scan(layout.LOGS_PREFIX):
+        # In a thread: applying a page takes milliseconds, and the caller may be serving meanwhile.
+        await asyncio.to_thread(replay.load_log, page)
+    return replay
+
+
+async def reload_segment(replay: Replay, reader: StoreReader, segment_id: bytes) -> None:
+    """Reads a segment's log anew, after `Replay.follow` has asked for it. Raises StoreError."""
+    replay.begin_reload(segment_id)
+    async for page in reader.scan(layout.log_prefix(segment_id)):
+        await asyncio.to_thread(replay.reload_log, page)
+    replay.end_reload(segment_id)
+
+
+def corruption_reporter(metrics: MasterMetrics) -> OnCorrupt:
+    """Logs and counts."""
+
+    def report(record: CorruptRecord) -> None:
+        metrics.corrupt_records.labels(record.kind).inc()
+        log_event(logger, logging.ERROR, "record_corrupt", kind=record.kind, key=record.key, error=record.why)
+
+    return report
 
 
 async def recover(store: MetadataStore, fence: Fence, on_corrupt: OnCorrupt) -> Recovered:

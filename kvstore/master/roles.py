@@ -9,9 +9,9 @@ from typing import NoReturn, Protocol
 from kvstore.common.errors import RefusedError
 from kvstore.common.identity import namespace_id
 from kvstore.master.directory import Directory, NamespaceView
-from kvstore.master.layout import SegmentRecord
-from kvstore.master.replay import Replay
-from kvstore.master.state import DirectoryState
+from kvstore.master.state.directory_state import DirectoryState
+from kvstore.master.state.layout import SegmentRecord
+from kvstore.master.state.replay import Replay
 from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import MapRecord, NamespaceReply, SegmentState, Status
 

@@ -15,22 +15,21 @@ from kvstore import __version__
 from kvstore.common.errors import FencedError, KvstoreError
 from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
-from kvstore.master.admin_service import AboutMaster, AdminService
 from kvstore.master.config import MasterSettings
-from kvstore.master.control_auth import TokenInterceptor
-from kvstore.master.control_port import ControlPort
-from kvstore.master.control_service import ControlService
 from kvstore.master.directory import Directory
-from kvstore.master.directory_port import DirectoryPort, PortOptions
 from kvstore.master.ha.replica import Replica
 from kvstore.master.metadata.registry import metadata_store, scheme_of
 from kvstore.master.metadata.replicated import ReplicatedStore
 from kvstore.master.metadata.store import Fence
 from kvstore.master.metrics import MasterMetrics
-from kvstore.master.placement import POLICIES
-from kvstore.master.recovery import recover
+from kvstore.master.ports.admin_service import AboutMaster, AdminService
+from kvstore.master.ports.control_port import ControlPort, TokenInterceptor
+from kvstore.master.ports.control_service import ControlService
+from kvstore.master.ports.directory_port import DirectoryPort, PortOptions
+from kvstore.master.recovery import corruption_reporter, recover
 from kvstore.master.roles import Roles
-from kvstore.master.state import Recovered
+from kvstore.master.state.directory_state import Recovered
+from kvstore.master.state.placement import POLICIES
 from kvstore_client.address import Address
 
 logger = logging.getLogger(__name__)
@@ -110,9 +109,7 @@ class MasterServer:
             await self._replica.start()
         else:
             fence = await self._store.acquire()
-            recovered = await recover(
-                self._store, fence, lambda kind: self.metrics.corrupt_records.labels(kind).inc()
-            )
+            recovered = await recover(self._store, fence, corruption_reporter(self.metrics))
             directory = self._new_directory(fence, recovered)
             directory.start()
             self._roles.lead(directory)

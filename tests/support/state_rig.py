@@ -7,14 +7,14 @@ import random
 from collections import deque
 from typing import TypeVar
 
-from kvstore.master import effects as ef
-from kvstore.master import events as ev
-from kvstore.master.changes import Registration
 from kvstore.master.metadata.memory import MemoryStore
 from kvstore.master.metadata.store import MetadataStore, Put
 from kvstore.master.recovery import recover
-from kvstore.master.segment_table import Segment
-from kvstore.master.state import DirectoryState, StateLimits
+from kvstore.master.state import effects as ef
+from kvstore.master.state import events as ev
+from kvstore.master.state.changes import Registration
+from kvstore.master.state.directory_state import DirectoryState, StateLimits
+from kvstore.master.state.segment_table import Segment
 from kvstore_client.protocol.journal import JournalGroup, JournalOp, decode_groups, encode_groups
 
 E = TypeVar("E", bound=ef.Effect)
@@ -47,7 +47,7 @@ class StateRig:
         self.pending.clear()
         self.effects.clear()
         self.fence = await self.store.acquire()
-        recovered = await recover(self.store, self.fence, self.corrupt.append)
+        recovered = await recover(self.store, self.fence, lambda record: self.corrupt.append(record.kind))
         self.state = DirectoryState(self.now, self.fence.term, recovered, self.limits)
 
     def feed(self, event: ev.Event, after_s: float = 0.0) -> list[ef.Effect]:

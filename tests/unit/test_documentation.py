@@ -13,9 +13,9 @@ from hicache_adapter.config import ADAPTER_OPTIONS
 from hicache_adapter.pool_counters import COUNTED
 from kvstore.cli.admin.settings import AdminSettings
 from kvstore.master.config import MasterSettings
-from kvstore.master.layout import ClusterRecord
 from kvstore.master.metrics import MasterMetrics
-from kvstore.master.state import DirectoryState, Recovered, StateLimits
+from kvstore.master.state.directory_state import DirectoryState, Recovered, StateLimits
+from kvstore.master.state.layout import ClusterRecord
 from kvstore.segment import metrics as segment_metrics
 from kvstore.segment.config import SegmentSettings
 from kvstore_client import Client

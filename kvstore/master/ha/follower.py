@@ -8,11 +8,12 @@ import time
 
 from kvstore.common.errors import StoreError
 from kvstore.common.logs import log_event
-from kvstore.master import layout
 from kvstore.master.metadata.replicated import ReplicatedStore, RevisionGoneError, Update
 from kvstore.master.metrics import MasterMetrics
-from kvstore.master.replay import Replay, load, reload_segment
+from kvstore.master.recovery import corruption_reporter, load, reload_segment
 from kvstore.master.roles import Roles, Standby
+from kvstore.master.state import layout
+from kvstore.master.state.replay import Replay
 
 logger = logging.getLogger(__name__)
 
@@ -52,9 +53,7 @@ class Follower:
     async def _load(self) -> None:
         started = time.monotonic()
         revision, _ = await self._store.revisions()
-        replay = await load(
-            self._store.at(revision), lambda kind: self._metrics.corrupt_records.labels(kind).inc()
-        )
+        replay = await load(self._store.at(revision), corruption_reporter(self._metrics))
         self.replay, self.revision = replay, revision
         if self.loads:
             self.standby.replace(replay, revision)

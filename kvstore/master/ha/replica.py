@@ -21,9 +21,9 @@ from kvstore.master.ha.map_mirror import mirror
 from kvstore.master.metadata.replicated import ReplicatedStore, Tenure
 from kvstore.master.metadata.store import Fence
 from kvstore.master.metrics import MasterMetrics
-from kvstore.master.recovery import recover, take_over
+from kvstore.master.recovery import corruption_reporter, recover, take_over
 from kvstore.master.roles import Roles, Standby
-from kvstore.master.state import Recovered
+from kvstore.master.state.directory_state import Recovered
 
 logger = logging.getLogger(__name__)
 
@@ -109,9 +109,7 @@ class Replica:
             if tenure.ended.is_set():
                 return tenure, None
             log_event(logger, logging.WARNING, "standby_was_behind", revision=follower.revision)
-            return tenure, await recover(
-                self._store, tenure.fence, lambda kind: self._metrics.corrupt_records.labels(kind).inc()
-            )
+            return tenure, await recover(self._store, tenure.fence, corruption_reporter(self._metrics))
         except StoreError as error:
             log_event(logger, logging.ERROR, "could_not_take_over", error=str(error))
             return tenure, None

@@ -17,12 +17,11 @@ from collections.abc import AsyncIterator, Sequence
 from kvstore.common.errors import FencedError, StoreError
 from kvstore.common.logs import log_event
 from kvstore.etcd import etcd_pb2 as pb
-from kvstore.master.ha.election import Election, EtcdTenure
 from kvstore.master.metadata.etcd_client import EtcdClient, NoSpaceError
+from kvstore.master.metadata.etcd_election import Election, EtcdTenure
 from kvstore.master.metadata.etcd_options import EtcdOptions, parse_uri
 from kvstore.master.metadata.etcd_watch import watch
 from kvstore.master.metadata.replicated import (
-    KeyUpdate,
     ReplicatedStore,
     StoreReader,
     Tenure,
@@ -33,6 +32,7 @@ from kvstore.master.metadata.store import (
     Delete,
     DeleteRange,
     Fence,
+    KeyUpdate,
     Op,
     Put,
     SpaceLevel,

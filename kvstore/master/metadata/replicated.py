@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kvstore.common.errors import StoreError
-from kvstore.master.metadata.store import Fence, MetadataStore
+from kvstore.master.metadata.store import Fence, KeyUpdate, MetadataStore
 
 
 class RevisionGoneError(StoreError):
@@ -22,14 +22,6 @@ class StoreReader(Protocol):
     async def get(self, key: bytes) -> bytes | None: ...
 
     def scan(self, prefix: bytes) -> AsyncIterator[list[tuple[bytes, bytes]]]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class KeyUpdate:
-    """`value` is None for a deletion."""
-
-    key: bytes
-    value: bytes | None
 
 
 @dataclass(frozen=True, slots=True)

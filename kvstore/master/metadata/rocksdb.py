@@ -73,7 +73,7 @@ class RocksdbStore(MetadataStore):
             raise StoreError(
                 f"can't open the metadata store in {self._path}: {error}. Is another master running on it?"
             ) from error
-        # Every record carries its own checksum (kvstore.master.records), which costs that record alone when
+        # Every record carries its own checksum (kvstore.master.state.records), which costs that record alone when
         # it is wrong; RocksDB's would end the whole scan.
         self._scan_options = rocksdict.ReadOptions()
         self._scan_options.set_verify_checksums(False)

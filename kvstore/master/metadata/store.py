@@ -49,6 +49,14 @@ Op = Put | Delete | DeleteRange
 
 
 @dataclass(frozen=True, slots=True)
+class KeyUpdate:
+    """What a commit has done to one key; `value` is None for a deletion."""
+
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
 class Fence:
     """The right to write. `term` is higher than that of every holder before."""
 

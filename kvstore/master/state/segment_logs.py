@@ -11,15 +11,16 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from kvstore.master import layout
-from kvstore.master.changes import (
+from kvstore.master.metadata.store import Put, SpaceLevel
+from kvstore.master.state import layout
+from kvstore.master.state.changes import (
     CompactionStored,
     InventoryChunkStored,
     InventoryStored,
     JournalStored,
     SegmentChange,
 )
-from kvstore.master.effects import (
+from kvstore.master.state.effects import (
     AckJournal,
     CloseSession,
     Commit,
@@ -29,17 +30,16 @@ from kvstore.master.effects import (
     Report,
     RequestInventory,
 )
-from kvstore.master.events import (
+from kvstore.master.state.events import (
     CompactionFailed,
     CompactionWritten,
     InventoryReceived,
     JournalReceived,
     SpaceMeasured,
 )
-from kvstore.master.journal_entries import checked_entries
-from kvstore.master.metadata.store import Put, SpaceLevel
-from kvstore.master.records import Record, RecordKind
-from kvstore.master.segment_table import CompactionProgress, InventoryProgress, Segment, SegmentTable
+from kvstore.master.state.journal_entries import checked_entries
+from kvstore.master.state.records import Record, RecordKind
+from kvstore.master.state.segment_table import CompactionProgress, InventoryProgress, Segment, SegmentTable
 from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import OBJECT_BYTES_MAX, SegmentState, Status, WireError
 from kvstore_client.protocol.journal import JournalOp, group_ops, skip_entries, split_entries

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvstore.master.changes import Change
 from kvstore.master.metadata.store import Op
+from kvstore.master.state.changes import Change
 from kvstore_client.protocol import Status
 
 

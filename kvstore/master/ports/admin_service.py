@@ -14,8 +14,8 @@ import grpc.aio
 from kvstore import __version__
 from kvstore.common.errors import RefusedError
 from kvstore.master.directory import Directory
-from kvstore.master.grpc_refusals import backend_of, refuse, refuse_as_standby
-from kvstore.master.health import leader_problems, standby_problems
+from kvstore.master.ports.health import leader_problems, standby_problems
+from kvstore.master.ports.refusals import backend_of, refuse, refuse_as_standby
 from kvstore.master.roles import Backend, Roles
 from kvstore.v1 import admin_pb2 as pb
 from kvstore.v1 import admin_pb2_grpc

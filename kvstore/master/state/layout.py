@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from kvstore.common.errors import CorruptRecordError
 from kvstore.master.metadata.store import DeleteRange, prefix_end
-from kvstore.master.records import Record, RecordKind
+from kvstore.master.state.records import Record, RecordKind
 
 CLUSTER_KEY = b"m/cluster"
 NAMESPACES_PREFIX = b"n/"

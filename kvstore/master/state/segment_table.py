@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kvstore.master.changes import Registration
-from kvstore.master.layout import SegmentRecord
+from kvstore.master.state.changes import Registration
+from kvstore.master.state.layout import SegmentRecord
 from kvstore_client.protocol import MapRecord, SegmentState
 
 

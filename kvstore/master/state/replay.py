@@ -1,32 +1,36 @@
 """What the stored records add up to: registry, namespaces, and every segment's log in an index.
 
-Fed with all records of one moment (`load`), then, by a follower, with each change after it (`Replay.follow`). A corrupt record
-costs what it holds and nothing else: it is counted and logged, and its segment is marked damaged.
+Fed with all records of one moment, then, by a follower, with each change after it (`follow`). A corrupt record costs what it
+holds and nothing else: it is reported, and its segment is marked damaged.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kvstore.common.errors import CorruptRecordError, StoreError
 from kvstore.common.identity import namespace_id
-from kvstore.common.logs import log_event
-from kvstore.master import layout
-from kvstore.master.journal_entries import apply_entries
-from kvstore.master.layout import ClusterRecord, LogKey, NamespaceRecord, SegmentRecord
-from kvstore.master.metadata.replicated import KeyUpdate, StoreReader
-from kvstore.master.metadata.store import Delete, Op
-from kvstore.master.records import Record, RecordKind
-from kvstore.master.state import RecoveredSegment
+from kvstore.master.metadata.store import Delete, KeyUpdate, Op
+from kvstore.master.state import layout
+from kvstore.master.state.directory_state import RecoveredSegment
+from kvstore.master.state.journal_entries import apply_entries
+from kvstore.master.state.layout import ClusterRecord, LogKey, NamespaceRecord, SegmentRecord
+from kvstore.master.state.records import Record, RecordKind
 from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol.journal import count_entries, skip_entries
 
-logger = logging.getLogger(__name__)
 
-OnCorrupt = Callable[[str], None]  # kind of record
+@dataclass(frozen=True, slots=True)
+class CorruptRecord:
+    """One that was found damaged; `kind` is what it should have been."""
+
+    kind: str
+    key: bytes
+    why: str
+
+
+OnCorrupt = Callable[[CorruptRecord], None]
 
 
 @dataclass(slots=True)
@@ -51,6 +55,7 @@ class SegmentLog:
 
 class Replay:
     def __init__(self, on_corrupt: OnCorrupt) -> None:
+        """`on_corrupt` hears of each damaged record."""
         self._on_corrupt = on_corrupt
         self.index = DirectoryIndex()
         self.cluster: ClusterRecord | None = None
@@ -211,9 +216,9 @@ class Replay:
     def _load_record(self, log: SegmentLog, at: LogKey, key: bytes, value: bytes) -> None:
         try:
             if at.first_seq is None:
-                self._load_chunk(log, at, value)
+                self._load_chunk(log, at, key, value)
             else:
-                self._load_journal(log, at.first_seq, value)
+                self._load_journal(log, at.first_seq, key, value)
         except (CorruptRecordError, ValueError) as error:
             log.damaged = True
             self._corrupt("snapshot" if at.first_seq is None else "journal", key, error)
@@ -222,16 +227,16 @@ class Replay:
     def _is_current(log: SegmentLog, at: LogKey) -> bool:
         return at.generation == log.record.generation and at.chunk < log.record.snapshot_chunks
 
-    def _load_chunk(self, log: SegmentLog, at: LogKey, value: bytes) -> None:
+    def _load_chunk(self, log: SegmentLog, at: LogKey, key: bytes, value: bytes) -> None:
         log.next_generation = max(log.next_generation, at.generation + 1)
         if not self._is_current(log, at):
             return
         log.chunks_seen += 1
         record = Record.decode(value, RecordKind.SNAPSHOT)
         log.logged_entries += count_entries(record.body)
-        self._apply(log, record.body, numbered=False)
+        self._apply(log, key, record.body, numbered=False)
 
-    def _load_journal(self, log: SegmentLog, first_seq: int, value: bytes) -> None:
+    def _load_journal(self, log: SegmentLog, first_seq: int, key: bytes, value: bytes) -> None:
         record = Record.decode(value, RecordKind.JOURNAL)
         entries = count_entries(record.body)
         if record.first_seq != first_seq or record.last_seq - record.first_seq + 1 != entries:
@@ -249,40 +254,13 @@ class Replay:
             skip = 0
         else:
             skip = log.durable_seq + 1 - record.first_seq
-        self._apply(log, skip_entries(record.body, skip), numbered=True)
+        self._apply(log, key, skip_entries(record.body, skip), numbered=True)
         log.durable_seq = record.last_seq
 
-    def _apply(self, log: SegmentLog, groups: bytes, *, numbered: bool) -> None:
+    def _apply(self, log: SegmentLog, key: bytes, groups: bytes, *, numbered: bool) -> None:
         refused = apply_entries(self.index, log.index, groups, numbered=numbered)
         if refused:
-            self._on_corrupt("entry")
-            told = {"segment_index": log.index, "entries": refused}
-            log_event(logger, logging.ERROR, "record_corrupt", kind="entry", **told)
+            self._on_corrupt(CorruptRecord("entry", key, f"{refused} entries that no directory takes"))
 
     def _corrupt(self, kind: str, key: bytes, error: Exception) -> None:
-        self._on_corrupt(kind)
-        log_event(logger, logging.ERROR, "record_corrupt", kind=kind, key=key, error=str(error))
-
-
-async def load(reader: StoreReader, on_corrupt: OnCorrupt) -> Replay:
-    """Everything that the reader has. Raises StoreError."""
-    replay = Replay(on_corrupt)
-    replay.load_cluster(await reader.get(layout.CLUSTER_KEY))
-    async for page in reader.scan(layout.NAMESPACES_PREFIX):
-        for key, value in page:
-            replay.load_namespace(key, value)
-    async for page in reader.scan(layout.SEGMENTS_PREFIX):
-        for key, value in page:
-            replay.load_segment(key, value)
-    async for page in reader.scan(layout.LOGS_PREFIX):
-        # In a thread: applying a page takes milliseconds, and the caller may be serving meanwhile.
-        await asyncio.to_thread(replay.load_log, page)
-    return replay
-
-
-async def reload_segment(replay: Replay, reader: StoreReader, segment_id: bytes) -> None:
-    """Reads a segment's log anew, after `Replay.follow` has asked for it. Raises StoreError."""
-    replay.begin_reload(segment_id)
-    async for page in reader.scan(layout.log_prefix(segment_id)):
-        await asyncio.to_thread(replay.reload_log, page)
-    replay.end_reload(segment_id)
+        self._on_corrupt(CorruptRecord(kind, key, str(error)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvstore.master.changes import Change, Registration
 from kvstore.master.metadata.store import SpaceLevel
+from kvstore.master.state.changes import Change, Registration
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from kvstore.common.identity import identity_hash, namespace_id
-from kvstore.master import layout
-from kvstore.master.changes import NamespaceStored
-from kvstore.master.effects import (
+from kvstore.master.metadata.store import Put
+from kvstore.master.state import layout
+from kvstore.master.state.changes import NamespaceStored
+from kvstore.master.state.effects import (
     Commit,
     Effect,
     NamespaceReady,
@@ -22,9 +23,8 @@ from kvstore.master.effects import (
     RequestRefused,
     RetireNamespaces,
 )
-from kvstore.master.events import NamespaceBumped, NamespaceOpened
-from kvstore.master.layout import NamespaceRecord
-from kvstore.master.metadata.store import Put
+from kvstore.master.state.events import NamespaceBumped, NamespaceOpened
+from kvstore.master.state.layout import NamespaceRecord
 from kvstore_client.protocol import Status
 
 # Ids of past epochs that BUMP recognises as "already bumped"; an older one is simply stale.

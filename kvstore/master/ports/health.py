@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from kvstore.master.committer import BACKLOG_BYTES_MAX
 from kvstore.master.directory import StoreView
 from kvstore.master.metadata.store import SpaceLevel
-from kvstore.master.segment_table import Segment
+from kvstore.master.state.segment_table import Segment
 from kvstore_client.address import Address
 from kvstore_client.protocol import SegmentState
 

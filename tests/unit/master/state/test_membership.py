@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from kvstore.master import effects as ef
-from kvstore.master import events as ev
-from kvstore.master.membership import MembershipLimits
-from kvstore.master.state import StateLimits
+from kvstore.master.state import effects as ef
+from kvstore.master.state import events as ev
+from kvstore.master.state.directory_state import StateLimits
+from kvstore.master.state.membership import MembershipLimits
 from kvstore_client.protocol import SegmentState, Status
 from support.state_rig import ModelSegment, StateRig, attach, directory_content
 

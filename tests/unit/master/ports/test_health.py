@@ -6,10 +6,10 @@ import pytest
 
 from kvstore.master.committer import BACKLOG_BYTES_MAX
 from kvstore.master.directory import StoreView
-from kvstore.master.health import leader_problems, standby_problems
-from kvstore.master.layout import SegmentRecord
 from kvstore.master.metadata.store import SpaceLevel
-from kvstore.master.segment_table import Segment
+from kvstore.master.ports.health import leader_problems, standby_problems
+from kvstore.master.state.layout import SegmentRecord
+from kvstore.master.state.segment_table import Segment
 from kvstore_client.protocol import SegmentState
 
 

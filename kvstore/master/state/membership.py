@@ -14,9 +14,10 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from kvstore.master import layout
-from kvstore.master.changes import DrainStored, Registration, SegmentDropped, SegmentRegistered
-from kvstore.master.effects import (
+from kvstore.master.metadata.store import Delete, Op, Put
+from kvstore.master.state import layout
+from kvstore.master.state.changes import DrainStored, Registration, SegmentDropped, SegmentRegistered
+from kvstore.master.state.effects import (
     AcceptSegment,
     BroadcastMap,
     CloseSession,
@@ -27,16 +28,15 @@ from kvstore.master.effects import (
     Report,
     RequestRefused,
 )
-from kvstore.master.events import (
+from kvstore.master.state.events import (
     DrainRequested,
     HeartbeatReceived,
     SegmentAttached,
     SegmentLeaving,
     StreamLost,
 )
-from kvstore.master.layout import SegmentRecord
-from kvstore.master.metadata.store import Delete, Op, Put
-from kvstore.master.segment_table import Segment, SegmentTable
+from kvstore.master.state.layout import SegmentRecord
+from kvstore.master.state.segment_table import Segment, SegmentTable
 from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import SegmentState, Status
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from kvstore.master import changes as ch
-from kvstore.master import events as ev
-from kvstore.master.effects import BroadcastMap, Effect, Report
-from kvstore.master.layout import ClusterRecord, NamespaceRecord, SegmentRecord
-from kvstore.master.membership import Membership, MembershipLimits
-from kvstore.master.namespaces import Namespaces
-from kvstore.master.segment_logs import LogLimits, SegmentLogs
-from kvstore.master.segment_table import SegmentTable
+from kvstore.master.state import changes as ch
+from kvstore.master.state import events as ev
+from kvstore.master.state.effects import BroadcastMap, Effect, Report
+from kvstore.master.state.layout import ClusterRecord, NamespaceRecord, SegmentRecord
+from kvstore.master.state.membership import Membership, MembershipLimits
+from kvstore.master.state.namespaces import Namespaces
+from kvstore.master.state.segment_logs import LogLimits, SegmentLogs
+from kvstore.master.state.segment_table import SegmentTable
 from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import MapRecord, SegmentState
 

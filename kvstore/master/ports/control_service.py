@@ -13,12 +13,12 @@ import grpc
 import grpc.aio
 
 from kvstore.common.logs import log_event
-from kvstore.master import events as ev
-from kvstore.master.changes import Registration
 from kvstore.master.directory import Directory
-from kvstore.master.grpc_refusals import GRPC_CODES, backend_of, refuse_as_standby
 from kvstore.master.metrics import MasterMetrics
+from kvstore.master.ports.refusals import GRPC_CODES, backend_of, refuse_as_standby
 from kvstore.master.roles import Backend, Roles
+from kvstore.master.state import events as ev
+from kvstore.master.state.changes import Registration
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
 from kvstore_client.protocol import PEER_ID_BYTES, VERSION_MAX, VERSION_MIN, Status

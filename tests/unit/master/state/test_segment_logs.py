@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from kvstore.master import effects as ef
-from kvstore.master import events as ev
-from kvstore.master.journal_entries import checked_entries
-from kvstore.master.segment_logs import RECORD_ENTRIES_MAX, SEQ_MAX, LogLimits
-from kvstore.master.state import StateLimits
+from kvstore.master.state import effects as ef
+from kvstore.master.state import events as ev
+from kvstore.master.state.directory_state import StateLimits
+from kvstore.master.state.journal_entries import checked_entries
+from kvstore.master.state.segment_logs import RECORD_ENTRIES_MAX, SEQ_MAX, LogLimits
 from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import OBJECT_BYTES_MAX, SegmentState, Status
 from kvstore_client.protocol.journal import JournalGroup, JournalOp, decode_groups, encode_groups
@@ -556,7 +556,7 @@ async def test_whatever_happens_the_directory_holds_what_was_acked(seed: int) ->
 
 
 def _inventory_on_its_way(rig: StateRig, model: ModelSegment) -> bool:
-    from kvstore.master.changes import InventoryChunkStored, InventoryStored
+    from kvstore.master.state.changes import InventoryChunkStored, InventoryStored
 
     return any(
         isinstance(commit.change, InventoryChunkStored | InventoryStored)

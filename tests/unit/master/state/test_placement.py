@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from kvstore.master.placement import Candidate, HostFirstTwoChoices
+from kvstore.master.state.placement import Candidate, HostFirstTwoChoices
 from kvstore_client.protocol import NO_SEGMENT
 
 GIB = 1 << 30

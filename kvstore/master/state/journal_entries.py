@@ -3,8 +3,8 @@ applied."""
 
 from __future__ import annotations
 
-from kvstore_client import _native
 from kvstore_client._native import DirectoryIndex
+from kvstore_client._native import WireError as RefusedByIndex
 from kvstore_client.protocol import FINGERPRINT_BYTES, OBJECT_BYTES_MAX, Status, WireError
 from kvstore_client.protocol.journal import JournalGroup, JournalOp, decode_groups, encode_groups
 
@@ -18,7 +18,7 @@ def checked_entries(groups: bytes, *, numbered: bool) -> tuple[bytes, int, int]:
     """
     try:
         return groups, DirectoryIndex.check(groups), 0
-    except _native.WireError:
+    except RefusedByIndex:
         pass
     kept: list[JournalGroup] = []
     refused = 0
@@ -38,7 +38,7 @@ def checked_entries(groups: bytes, *, numbered: bool) -> tuple[bytes, int, int]:
     clean = encode_groups(group for group in kept if group.lengths)
     try:
         return clean, DirectoryIndex.check(clean), refused
-    except _native.WireError as error:
+    except RefusedByIndex as error:
         raise WireError(Status(error.status), str(error)) from None
 
 
@@ -48,7 +48,7 @@ def apply_entries(index: DirectoryIndex, segment: int, groups: bytes, *, numbere
     try:
         index.apply(segment, groups)
         return 0
-    except _native.WireError:  # nothing has been applied
+    except RefusedByIndex:  # nothing has been applied
         clean, _, refused = checked_entries(groups, numbered=numbered)
         index.apply(segment, clean)
         return refused

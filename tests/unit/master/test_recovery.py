@@ -7,10 +7,10 @@ import random
 import pytest
 
 from kvstore.common.errors import CorruptRecordError, StoreError
-from kvstore.master import effects as ef
-from kvstore.master import layout
 from kvstore.master.metadata.store import Delete
-from kvstore.master.records import ENVELOPE_BYTES, Record, RecordKind
+from kvstore.master.state import effects as ef
+from kvstore.master.state import layout
+from kvstore.master.state.records import ENVELOPE_BYTES, Record, RecordKind
 from kvstore_client.protocol import OBJECT_BYTES_MAX
 from support.state_rig import ModelSegment, StateRig, attach, directory_content
 

@@ -6,11 +6,11 @@ import pytest
 
 from kvstore.common.errors import RefusedError
 from kvstore.common.identity import canonical_json, check_identity, identity_hash, namespace_id
-from kvstore.master import effects as ef
-from kvstore.master import events as ev
-from kvstore.master import layout
 from kvstore.master.recovery import EPOCH_FLOOR_STEP
-from kvstore.master.state import StateLimits
+from kvstore.master.state import effects as ef
+from kvstore.master.state import events as ev
+from kvstore.master.state import layout
+from kvstore.master.state.directory_state import StateLimits
 from kvstore_client.protocol import Status
 from support.state_rig import StateRig
 
