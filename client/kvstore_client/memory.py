@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvstore_client._native import Pieces
+from kvstore_client.protocol import OBJECT_BYTES_MAX
 
 _PYBUF_SIMPLE = 0
 _PYBUF_WRITABLE = 1
@@ -47,7 +48,7 @@ class BorrowedMemory:
 
     A value is `(address, size_bytes)`, an object with the buffer protocol (C-contiguous), or a CPU tensor
     (known by `data_ptr`). Addresses are trusted: the caller keeps that memory alive and in place. TypeError,
-    ValueError or BufferError for anything else.
+    ValueError or BufferError for anything else, and for what no object can be: nothing, or more than 1 GiB.
     """
 
     def __init__(self, values: Sequence[Any], *, writable: bool) -> None:
@@ -56,6 +57,8 @@ class BorrowedMemory:
         try:
             for value in values:
                 address, size = self._locate(value, writable)
+                if not 0 < size <= OBJECT_BYTES_MAX:
+                    raise ValueError(f"a value has 1..{OBJECT_BYTES_MAX} bytes, this one has {size}")
                 addresses.append(address)
                 sizes.append(size)
             self.pieces = Pieces.from_pointers(addresses, sizes, 1)

@@ -2,6 +2,7 @@
 what happens at run time.
 """
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kvstore_client import keys as keymod
 from kvstore_client._native import Pieces
 from kvstore_client.config import clamp_deadline_ms
+from kvstore_client.entries import BAD_ENTRY, runs_without_fault
 from kvstore_client.memory import BorrowedMemory
 from kvstore_client.protocol import ENTRIES_MAX, KEYS_MAX, Status
 
@@ -28,8 +30,10 @@ class Objects(ABC):
 
     Lists of truth values have one item a *key*: with several shards a key counts only if all of its shards
     do. Lists of bytes, and the memory given to put and get, have one item an *entry*, key-major: shard s of
-    key k is item `k * shard_count + s`. Any thread may call. A bad argument is logged, counted
-    (`bad_arguments`) and answered like a miss.
+    key k is item `k * shard_count + s`. Any thread may call.
+
+    A value has 1 byte to 1 GiB; an empty one can't be stored. A key or a value that can't be one is logged, counted
+    (`bad_arguments`) and answered like a miss, and the rest of its batch is done.
     """
 
     def __init__(self, client: "Client", handle: int, pool: int, shards: Sequence[keymod.Shard]) -> None:
@@ -149,10 +153,19 @@ class Objects(ABC):
             return 0
         try:
             hashes = self._hashes(keys)
-        except (TypeError, ValueError) as error:
-            self._client._bad_argument("exists", error)
-            return 0
+        except BAD_ENTRY:
+            hashes = self._hashes_before_a_fault("exists", keys)
         return self.prefix_exists_hashes(hashes, pin_ms=pin_ms, deadline_ms=deadline_ms)
+
+    def _hashes_before_a_fault(self, verb: str, keys: Sequence[Any]) -> bytes:
+        hashes = []
+        for key in keys:
+            try:
+                hashes.append(self._hashes([key]))
+            except BAD_ENTRY as error:
+                self._client._bad_argument(verb, error)
+                break
+        return b"".join(hashes)
 
     def batch_remove(self, keys: Sequence[Any], *, deadline_ms: float | None = None) -> list[bool]:
         """Removes every reachable copy of each key."""
@@ -240,21 +253,26 @@ class Objects(ABC):
         chunk: Callable[[bytes, slice, int], object],
         deadline_ms: float | None,
     ) -> None:
-        """Runs `chunk` over parts that fit the protocol's caps, until one answers true or the deadline
-        is over.
+        """Runs `chunk` over parts that fit the protocol's caps, until one answers true or the deadline is over. A part
+        with a bad key or value is run in parts of its own that leave it out.
         """
-        left_ms = clamp_deadline_ms(deadline_ms, self._client.config.deadline_ms)
-        ends_at = time.monotonic() + left_ms / 1000
+        ends_at = time.monotonic() + clamp_deadline_ms(deadline_ms, self._client.config.deadline_ms) / 1000
+        is_done = False
+
+        def run(at: slice) -> None:
+            nonlocal is_done
+            left_ms = math.ceil((ends_at - time.monotonic()) * 1000)
+            if is_done or left_ms <= 0:
+                return
+            part = keys[at]
+            is_done = bool(chunk(part if isinstance(part, bytes) else self._hashes(part), at, left_ms))
+
+        def fault(error: Exception) -> None:
+            self._client._bad_argument(verb, error)
+
         try:
             for at in self._key_slices(len(keys)):
-                part = keys[at]
-                if left_ms <= 0 or chunk(
-                    part if isinstance(part, bytes) else self._hashes(part), at, left_ms
-                ):
-                    return
-                left_ms = int((ends_at - time.monotonic()) * 1000)
-        except (TypeError, ValueError, BufferError, OverflowError) as error:
-            self._client._bad_argument(verb, error)
+                runs_without_fault(at.start, at.stop, run, fault)
         except Exception:
             self._client._surprise(verb)
 

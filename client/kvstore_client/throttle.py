@@ -16,7 +16,9 @@ class ThrottledLog:
         self._lock = threading.Lock()
         self._topics: dict[str, tuple[float, int]] = {}  # topic -> (when last logged, swallowed since)
 
-    def log(self, level: int, topic: str, message: str, *args: object, exc_info: bool = False) -> None:
+    def log(
+        self, level: int, topic: str, message: str, *args: object, exc_info: bool | BaseException = False
+    ) -> None:
         """Logs `message % args` unless the topic has been logged less than an interval ago."""
         now = time.monotonic()
         with self._lock:

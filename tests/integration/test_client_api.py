@@ -244,6 +244,9 @@ def test_stats_name_the_namespace_and_count(space: Namespace) -> None:
         (["a"], [(0, 10)]),
         (["a"], [("address", 10)]),
         (["a"], [memoryview(b"abcdef")[::2]]),
+        (["a"], [b""]),
+        (["a"], [(4096, 0)]),
+        (["a"], [(4096, (1 << 30) + 1)]),
         (["a"], None),
         (None, [b"x"]),
         ("abc", [b"x", b"y", b"z"]),
@@ -256,6 +259,25 @@ def test_bad_arguments_are_answered_as_failures_and_counted(
     count = len(keys) if isinstance(keys, list) else 0
     assert space.batch_put(keys, values) == [False] * count  # type: ignore[arg-type]
     assert space.stats()["bad_arguments"] == int(before) + 1
+
+
+def test_one_bad_key_or_value_in_a_batch_fails_alone(space: Namespace) -> None:
+    good = {f"key {number}": b"value %d" % number for number in range(200)}
+    bad: dict[object, object] = {7: b"x", "x" * 257: b"x", "empty": b"", "no memory": "text", "\ud800": b"x"}
+    entries = [*good.items(), *bad.items()]
+    random.Random(20).shuffle(entries)
+    keys, values = [key for key, _ in entries], [value for _, value in entries]
+    is_good = [key in good for key in keys]
+    before = int(space.stats()["bad_arguments"])
+    assert space.batch_put(keys, values) == is_good
+    assert int(space.stats()["bad_arguments"]) == before + len(bad)
+    assert space.batch_get(keys) == [good.get(key) for key in keys]  # type: ignore[call-overload]
+    assert space.batch_exists(keys) == is_good
+    memory = [bytearray(len(good.get(key, b"x"))) for key in keys]  # type: ignore[call-overload]
+    assert space.batch_get_into(keys, memory) == is_good
+    leading = is_good.index(False)
+    assert space.prefix_exists(keys) == leading
+    assert space.batch_remove(keys) == is_good
 
 
 def test_reading_into_read_only_memory_is_a_failure(space: Namespace) -> None:
