@@ -6,12 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
+from hicache_adapter.batches import page_by_page_where_one_is_bad
 from hicache_adapter.config import AdapterConfig
-from hicache_adapter.deadline import Deadline
 from hicache_adapter.hit_policy import HitReport
 from hicache_adapter.model_facts import read_model_facts
 from hicache_adapter.page_identity import (
@@ -21,9 +22,10 @@ from hicache_adapter.page_identity import (
     page_identity,
     rank_shards,
 )
-from hicache_adapter.page_store import PageStore
-from hicache_adapter.pool_counters import PoolCounters
+from hicache_adapter.page_store import Deadline, PageStore
 from hicache_adapter.pool_plan import PoolPlan
+from hicache_adapter.rank_coordinates import RankCoordinates
+from hicache_adapter.recorder import Recorder
 from hicache_adapter.sglang_types import (
     KV_POOL,
     STATE_POOL,
@@ -32,9 +34,8 @@ from hicache_adapter.sglang_types import (
     pool_transfer_result,
 )
 from hicache_adapter.side_pools import SidePool, SidePools
-from hicache_adapter.stats import StatsCollector
 from hicache_adapter.weight_versions import VersionedStore, WeightVersions
-from kvstore_client import Client, ConfigError, Identity, Pieces
+from kvstore_client import Client, ConfigError, Identity
 from kvstore_client.throttle import ThrottledLog
 
 logger = logging.getLogger("hicache_adapter")
@@ -54,20 +55,20 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
     def __init__(self, storage_config: Any, kwargs: dict[str, Any] | None = None, **_: Any) -> None:
         self.storage_config = storage_config
         self.config = AdapterConfig.from_extra_config(getattr(storage_config, "extra_config", None))
-        if int(getattr(storage_config, "dcp_size", 1) or 1) > 1:
+        self.rank = RankCoordinates.of(storage_config)
+        if self.rank.dcp_size > 1:
             raise ConfigError(
                 "dcp-size", "decode context parallelism is not supported; serve this model without it"
             )
         self.registered_pools: dict[Any, Any] = {}
         self.mem_pool_host: Any = None
-        self._client = Client.from_config(self.config.client_config(self._rank_name()))
+        self._client = Client.from_config(self.config.client_config(f"sglang {self.rank}"))
         self._log = ThrottledLog(logger)
-        self._counters = PoolCounters()
+        self._recorder = Recorder()
         self._weights = WeightVersions(self._log)
         self._side_pools = SidePools(
-            self._client, storage_config, self.config, self._counters, self._weights, self._log
+            self._client, self.rank, self.config, self._recorder, self._weights, self._log
         )
-        self._stats = StatsCollector() if getattr(storage_config, "enable_storage_metrics", False) else None
         self._lock = threading.Lock()
         self._plan: PoolPlan | None = None
         self._stores: dict[bool, VersionedStore] = {}  # flat pages? -> its stores
@@ -86,10 +87,10 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
                 "which is not supported in this release"
             )
             return
-        plan = PoolPlan(mem_pool_host, head_split(self.storage_config, mem_pool_host))
+        plan = PoolPlan(mem_pool_host, head_split(self.rank, mem_pool_host))
         self._plan = plan
         plan.lend_to(self._client)
-        self._counters.watch(KV_POOL)
+        self._recorder.watch(KV_POOL)
         try:
             store = self._store(flat_pages=False)
         except UnusableRankError as error:
@@ -129,7 +130,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
                 *self._side_pools.stores(self._weights.current()),
             )
             for store in stores:
-                store.clear(deadline.left_ms)
+                store.clear(deadline)
 
         self._guard("clear", None, clear_each)
 
@@ -151,33 +152,23 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
     def get_stats(self) -> Any:
         """The samples since the last call as StorageMetrics, or None when metrics are off."""
-        if self._stats is None:
-            return None
-        metrics = new_storage_metrics()
-        return None if metrics is None else self._stats.drain_into(metrics)
+        metrics = new_storage_metrics() if self.rank.enable_storage_metrics else None
+        return None if metrics is None else self._recorder.drain_into(metrics)
 
     # ---- pages in the pool: interface v1 (storage threads) ----
 
     def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:
         """How many pages from the first on are stored completely; what is promised stays for `pin_ms`."""
-        return self._guard("exists", 0, lambda: self._exists(keys))
+        return self._guard("exists", 0, lambda: self._exists(keys, self._deadline()))
 
     def batch_get_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Fills the pages; one truth a key. host_indices: int64, page_size slots a key."""
-        return self._guard(
-            "get",
-            _misses(keys),
-            lambda: self._get(keys, self._the_plan().memory(len(keys), host_indices), flat_pages=False),
-        )
+        return self._guard("get", _misses(keys), lambda: self._get(keys, host_indices, flat_pages=False))
 
     def batch_set_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Stores the pages that are absent; one truth a key. host_indices as in batch_get_v1."""
         return self._guard(
-            "set",
-            _misses(keys),
-            lambda: self._set(
-                keys, self._the_plan().memory(len(keys), host_indices), _depth(extra_info), flat_pages=False
-            ),
+            "set", _misses(keys), lambda: self._set(keys, host_indices, _depth(extra_info), flat_pages=False)
         )
 
     # ---- flat pages: interface v0 ----
@@ -188,12 +179,10 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         """Fills flat page tensors; each is returned where its page was found, None elsewhere."""
 
         def get() -> list[Any]:
-            plan = self._the_plan()
             targets = (
                 list(target_locations) if target_locations is not None else self._new_flat_pages(len(keys))
             )
-            _same_length(keys, targets)
-            found = self._get(keys, plan.flat_memory(targets), flat_pages=True)
+            found = self._get(keys, targets, flat_pages=True)
             return [target if ok else None for target, ok in zip(targets, found, strict=True)]
 
         return self._guard("get", [None] * _count(keys), get)
@@ -205,8 +194,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
         def put() -> bool:
             pages = list(values if values is not None else target_locations)
-            _same_length(keys, pages)
-            return all(self._set(keys, self._the_plan().flat_memory(pages), 0, flat_pages=True))
+            return all(self._set(keys, pages, 0, flat_pages=True))
 
         return self._guard("set", False, put)
 
@@ -231,7 +219,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
         def ask() -> HitReport:
             deadline = self._deadline()
-            return self._side_pools.hits(keys, self._exists(keys), pool_transfers or (), deadline)
+            return self._side_pools.hits(keys, self._exists(keys, deadline), pool_transfers or (), deadline)
 
         return pool_transfer_result(self._guard("exists", HitReport(0, {}, []), ask))
 
@@ -255,34 +243,52 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
     def counters(self) -> dict[str, int]:
         """The client's counters, and those of each pool (`kv_pages_loaded`, `swa_pages_missed`, ...)."""
-        return {**self._client.stats(), **self._counters.snapshot()}
+        return {**self._client.stats(), **self._recorder.counters()}
 
     # ---- inside ----
 
     def _deadline(self) -> Deadline:
         return Deadline(self.config.client.deadline_ms)
 
-    def _exists(self, keys: Sequence[str]) -> int:
-        return self._store(flat_pages=not self.config.interface_v1).exists(keys)
+    def _exists(self, keys: Sequence[str], deadline: Deadline) -> int:
+        return self._store(flat_pages=not self.config.interface_v1).exists(keys, deadline)
 
-    def _get(self, keys: Sequence[str], memory: Pieces, *, flat_pages: bool) -> list[bool]:
-        started = time.perf_counter()
-        found = self._store(flat_pages).get(keys, memory)
-        self._counters.loaded(KV_POOL, found, self._the_plan().page_bytes)
-        if self._stats is not None and (pages := sum(found)):
-            self._stats.prefetched(pages, pages * self._the_plan().page_bytes, time.perf_counter() - started)
+    def _get(self, keys: Sequence[str], where: Any, *, flat_pages: bool) -> list[bool]:
+        deadline, started = self._deadline(), time.perf_counter()
+        store, plan = self._store(flat_pages), self._the_plan()
+
+        def get(keys: Sequence[str], where: Any, at: int) -> list[bool]:
+            return store.get(keys, plan.memory_of(keys, where, flat_pages), deadline)
+
+        found = self._page_by_page("get", keys, where, get, flat_pages)
+        self._recorder.loaded(KV_POOL, found, plan.page_bytes, time.perf_counter() - started)
         return found
 
-    def _set(self, keys: Sequence[str], memory: Pieces, depth: int, *, flat_pages: bool) -> list[bool]:
-        started = time.perf_counter()
+    def _set(self, keys: Sequence[str], where: Any, depth: int, *, flat_pages: bool) -> list[bool]:
+        deadline, started = self._deadline(), time.perf_counter()
         version = self._weights.current()
         if not self._weights.may_store(version):
             return _misses(keys)
-        stored = self._store(flat_pages, version).put(keys, memory, depth)
-        self._counters.stored(KV_POOL, stored, self._the_plan().page_bytes)
-        if self._stats is not None and (pages := sum(stored)):
-            self._stats.backed_up(pages, pages * self._the_plan().page_bytes, time.perf_counter() - started)
+        store, plan = self._store(flat_pages, version), self._the_plan()
+
+        def put(keys: Sequence[str], where: Any, at: int) -> list[bool]:
+            return store.put(keys, plan.memory_of(keys, where, flat_pages), depth + at, deadline)
+
+        stored = self._page_by_page("set", keys, where, put, flat_pages)
+        self._recorder.stored(KV_POOL, stored, plan.page_bytes, time.perf_counter() - started)
         return stored
+
+    def _page_by_page(
+        self,
+        verb: str,
+        keys: Sequence[str],
+        where: Any,
+        run: Callable[[Sequence[str], Any, int], list[bool]],
+        flat_pages: bool,
+    ) -> list[bool]:
+        items_a_page = 1 if flat_pages else self._the_plan().page_size
+        fault = partial(self._log_failure, verb)
+        return page_by_page_where_one_is_bad(keys, where, items_a_page, run, fault)
 
     def _store(self, flat_pages: bool, version: str | None = None) -> PageStore:
         """Of the weights of that version; None: of those that are served now."""
@@ -293,12 +299,12 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         return stores.of(self._weights.current() if version is None else version)
 
     def _versioned_store(self, flat_pages: bool) -> VersionedStore:
-        config, pool = self.storage_config, self.mem_pool_host
-        identity = page_identity(config, pool, self.config, read_model_facts(), flat_pages=flat_pages)
-        shards = rank_shards(config, pool)
+        pool = self.mem_pool_host
+        identity = page_identity(self.rank, pool, self.config, read_model_facts(), flat_pages=flat_pages)
+        shards = rank_shards(self.rank, pool)
 
         def make(identity: Identity) -> PageStore:
-            return PageStore(self._client, identity, shards, self.config, self._log)
+            return PageStore(self._client, identity, shards, self._log)
 
         return VersionedStore(identity, make)
 
@@ -318,15 +324,12 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         try:
             return call()
         except Exception as error:
-            self._log.log(
-                logging.ERROR,
-                f"{verb} {type(error).__name__}",
-                "kvstore: %s failed: %s",
-                verb,
-                error,
-                exc_info=True,
-            )
+            self._log_failure(verb, error)
             return miss
+
+    def _log_failure(self, verb: str, error: Exception) -> None:
+        topic = f"{verb} {type(error).__name__}"
+        self._log.log(logging.ERROR, topic, "kvstore: %s failed: %s", verb, error, exc_info=error)
 
     def _announce(self, store: PageStore, plan: PoolPlan) -> None:
         """The line that tells by eye whether two instances share: same identity, same shards."""
@@ -338,7 +341,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         )
         logger.info(
             "kvstore: %s identity %s %s; %s; shards %s; masters %s; transports %s",
-            self._rank_name(),
+            f"sglang {self.rank}",
             store.identity_digest,
             store.identity.summary(),
             plan.summary,
@@ -348,18 +351,16 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         )
 
     def _warn_of_idle_lcm(self, pool: Any) -> None:
-        config = self.storage_config
-        whole_heads = pool.layout == "page_head" or is_replicated(config, pool)
-        if getattr(config, "tp_lcm_size", None) and not whole_heads:
+        whole_heads = pool.layout == "page_head" or is_replicated(self.rank, pool)
+        if self.rank.tp_lcm_size and not whole_heads:
             logger.warning("kvstore: tp_lcm_size has no effect with layout %s; use page_head", pool.layout)
 
     def _warn_of_unwritten(self, pool: SidePool) -> None:
         """SGLang has one rank alone write the side pools of a replicated KV cache, states excepted: what is
         shared out over the ranks is then never complete.
         """
-        config = self.storage_config
         shared_out = any(shard.head_groups > 1 for shard in pool.shards)
-        if getattr(config, "is_mla_model", False) and shared_out and pool.name != STATE_POOL:
+        if self.rank.is_mla_model and shared_out and pool.name != STATE_POOL:
             logger.warning(
                 "kvstore: SGLang writes side pool '%s' of this model on one TP rank only, so nothing of it is "
                 "ever found; use tp-size 1",
@@ -368,16 +369,8 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
     def _refuse(self, reason: str) -> None:
         if self._refusal != reason:
-            logger.error("kvstore: %s; nothing is stored or loaded on %s", reason, self._rank_name())
+            logger.error("kvstore: %s; nothing is stored or loaded on %s", reason, f"sglang {self.rank}")
         self._refusal = reason
-
-    def _rank_name(self) -> str:
-        config = self.storage_config
-        ranks = (
-            (name, getattr(config, f"{name}_rank", 0), getattr(config, f"{name}_size", 1))
-            for name in ("tp", "pp", "attn_cp")
-        )
-        return "sglang " + " ".join(f"{name} {rank}/{size}" for name, rank, size in ranks)
 
 
 def _count(keys: Any) -> int:
@@ -396,11 +389,6 @@ def _transfer_misses(transfers: Any) -> dict[Any, list[bool]]:
     for transfer in transfers or ():
         misses.setdefault(transfer.name, []).extend(_misses(transfer.keys))
     return misses
-
-
-def _same_length(keys: Sequence[str], pages: Sequence[Any]) -> None:
-    if len(keys) != len(pages):
-        raise ValueError(f"{len(keys)} keys came with {len(pages)} pages")
 
 
 def _depth(extra_info: Any) -> int:

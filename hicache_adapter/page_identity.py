@@ -7,6 +7,7 @@ from typing import Any
 
 from hicache_adapter.config import AdapterConfig
 from hicache_adapter.model_facts import ModelFacts
+from hicache_adapter.rank_coordinates import RankCoordinates
 from kvstore_client.errors import ConfigError
 from kvstore_client.identity import Identity
 from kvstore_client.keys import Shard
@@ -31,28 +32,28 @@ class UnusableRankError(Exception):
     """
 
 
-def is_replicated(storage_config: Any, pool: Any) -> bool:
+def is_replicated(rank: RankCoordinates, pool: Any) -> bool:
     """Whether all TP ranks hold the same bytes of the KV pool (MLA)."""
-    return bool(getattr(storage_config, "is_mla_model", False)) or hasattr(pool, "kv_lora_rank")
+    return rank.is_mla_model or hasattr(pool, "kv_lora_rank")
 
 
 def page_identity(
-    storage_config: Any, pool: Any, config: AdapterConfig, facts: ModelFacts, *, flat_pages: bool
+    rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts, *, flat_pages: bool
 ) -> Identity:
     """The identity of the KV pool's pages. ConfigError where it can't be told; the same on every rank.
 
     `flat_pages`: the bytes come through get_data_page (interface v0), whose order differs from the pool's own
     for layer_first MHA.
     """
-    replicated = is_replicated(storage_config, pool)
-    identity = attention_identity(storage_config, pool, config, facts, replicated=replicated)
+    replicated = is_replicated(rank, pool)
+    identity = attention_identity(rank, pool, config, facts, replicated=replicated)
     if flat_pages and pool.layout == "layer_first" and not replicated:
         return replace(identity, byte_order="layer_first/flat")
     return identity
 
 
 def attention_identity(
-    storage_config: Any, pool: Any, config: AdapterConfig, facts: ModelFacts, *, replicated: bool
+    rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts, *, replicated: bool
 ) -> Identity:
     """The identity of a pool of attention pages that lie in the pool's own order."""
     store_dtype = str(pool.dtype).removeprefix("torch.")
@@ -60,7 +61,7 @@ def attention_identity(
         row_dim = getattr(pool, "kv_cache_dim", None) or pool.kv_lora_rank + pool.qk_rope_head_dim
         geometry: dict[str, Any] = {"row_dim": int(row_dim)}
     else:
-        heads = int(pool.head_num) * int(getattr(storage_config, "tp_size", 1))
+        heads = int(pool.head_num) * rank.tp_size
         head_dim = int(pool.head_dim)
         v_head_dim = int(getattr(pool, "v_head_dim", None) or head_dim)
         geometry = {"head_count": heads, "head_dim": head_dim, "v_head_dim": v_head_dim}
@@ -74,7 +75,7 @@ def attention_identity(
         page_size=int(pool.page_size),
         draft_layer_count=draft_layers,
         draft_model=facts.draft_model if draft_layers else "",
-        **model_fields(storage_config, config, facts),
+        **model_fields(rank, config, facts),
         **geometry,
     )
 
@@ -95,10 +96,10 @@ def _buffer_infos(pool: Any) -> tuple[Any, ...]:
     return tuple(getattr(pool, "_buffer_infos", None) or ())
 
 
-def model_fields(storage_config: Any, config: AdapterConfig, facts: ModelFacts) -> dict[str, Any]:
+def model_fields(rank: RankCoordinates, config: AdapterConfig, facts: ModelFacts) -> dict[str, Any]:
     """The fields of an identity that say which model computed the bytes, and for whom."""
     return {
-        "model": str(getattr(storage_config, "model_name", None) or ""),
+        "model": rank.model_name,
         "revision": config.revision or facts.revision,
         "quantization": facts.quantization,
         "model_overrides": facts.model_overrides,
@@ -122,15 +123,15 @@ def _logical_dtype(store_dtype: str, config: AdapterConfig, facts: ModelFacts) -
     return f"{dtype}/{facts.accelerator}" if facts.accelerator else dtype
 
 
-def head_split(storage_config: Any, pool: Any, *, replicated: bool | None = None) -> int:
+def head_split(rank: RankCoordinates, pool: Any, *, replicated: bool | None = None) -> int:
     """Into how many head groups this rank's share is cut, so that fleets of other TP sizes find theirs
     (`tp_lcm_size`). `replicated`: whether all TP ranks hold the same bytes; None for the KV pool.
     """
     if replicated is None:
-        replicated = is_replicated(storage_config, pool)
-    lcm = None if replicated else _lcm_size(storage_config, pool)
-    tp_size = int(getattr(storage_config, "tp_size", 1))
-    if lcm is None:
+        replicated = is_replicated(rank, pool)
+    # Head groups are whole only in page_head.
+    lcm, tp_size = rank.tp_lcm_size, rank.tp_size
+    if replicated or not lcm or pool.layout != "page_head":
         return 1
     if lcm % tp_size:
         raise ConfigError("tp_lcm_size", f"{lcm} is not a multiple of tp_size {tp_size}")
@@ -145,45 +146,37 @@ def head_split(storage_config: Any, pool: Any, *, replicated: bool | None = None
     return split
 
 
-def _lcm_size(storage_config: Any, pool: Any) -> int | None:
-    """tp_lcm_size where it has a meaning: head groups are whole only in page_head."""
-    lcm = getattr(storage_config, "tp_lcm_size", None)
-    return int(lcm) if lcm and pool.layout == "page_head" else None
-
-
-def rank_shards(storage_config: Any, pool: Any) -> tuple[Shard, ...]:
+def rank_shards(rank: RankCoordinates, pool: Any) -> tuple[Shard, ...]:
     """What this rank holds of each page of the KV pool: one shard, or one a head group, in the order of the
     pool's head groups.
 
     UnusableRankError when pipeline stages can't be told apart: then this rank must not touch the store.
     """
-    pp_size, pp_rank = int(getattr(storage_config, "pp_size", 1)), int(getattr(storage_config, "pp_rank", 0))
     layer_start = int(getattr(pool, "start_layer", None) or 0)
-    if pp_size > 1 and pp_rank > 0 and layer_start == 0:
+    if rank.pp_size > 1 and rank.pp_rank > 0 and layer_start == 0:
         raise UnusableRankError(
-            f"the host pool of pipeline stage {pp_rank} of {pp_size} does not say which layers it holds"
+            f"the host pool of pipeline stage {rank.pp_rank} of {rank.pp_size} does not say which layers it holds"
         )
     layers = range(layer_start, layer_start + int(pool.layer_num))
-    if is_replicated(storage_config, pool):
-        return layer_shards(storage_config, layers, groups_a_rank=0)
-    return layer_shards(storage_config, layers, groups_a_rank=head_split(storage_config, pool))
+    if is_replicated(rank, pool):
+        return layer_shards(rank, layers, groups_a_rank=0)
+    return layer_shards(rank, layers, groups_a_rank=head_split(rank, pool))
 
 
-def layer_shards(storage_config: Any, layers: range, *, groups_a_rank: int) -> tuple[Shard, ...]:
+def layer_shards(rank: RankCoordinates, layers: range, *, groups_a_rank: int) -> tuple[Shard, ...]:
     """This rank's shards of a page: these layers, cut over the TP ranks into `groups_a_rank` head groups each;
     0 where all TP ranks hold the same bytes.
     """
     common = {
         "layer_start": layers.start,
         "layer_count": len(layers),
-        "token_part": int(getattr(storage_config, "attn_cp_rank", 0)),
-        "token_parts": max(1, int(getattr(storage_config, "attn_cp_size", 1))),
+        "token_part": rank.attn_cp_rank,
+        "token_parts": max(1, rank.attn_cp_size),
     }
     if groups_a_rank == 0:
         return (Shard(**common),)
-    tp_rank, tp_size = int(getattr(storage_config, "tp_rank", 0)), int(getattr(storage_config, "tp_size", 1))
-    groups = groups_a_rank * tp_size
+    groups = groups_a_rank * rank.tp_size
     return tuple(
-        Shard(head_group=tp_rank * groups_a_rank + part, head_groups=groups, **common)
+        Shard(head_group=rank.tp_rank * groups_a_rank + part, head_groups=groups, **common)
         for part in range(groups_a_rank)
     )

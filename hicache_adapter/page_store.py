@@ -5,9 +5,10 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from itertools import takewhile
 
-from hicache_adapter.config import AdapterConfig
 from kvstore_client import Client, Identity, Pieces, Shard, _native
+from kvstore_client.entries import BAD_ENTRY, runs_without_fault
 from kvstore_client.keys import POOL_KV
 from kvstore_client.objects import DONE_FOUND, DONE_STORED, key_truths
 from kvstore_client.protocol import Status
@@ -17,6 +18,18 @@ logger = logging.getLogger("hicache_adapter")
 
 _USUAL = frozenset((Status.OK, Status.MISS, Status.EXISTS))
 _CLEAR_RETRY_S = 1.0
+
+
+class Deadline:
+    """The time that one call of SGLang's may take, however many requests it leads to. Starts when it is made."""
+
+    def __init__(self, deadline_ms: int) -> None:
+        self._ends_at = time.monotonic() + deadline_ms / 1000
+
+    @property
+    def left_ms(self) -> int:
+        """Whole milliseconds; 0 when it is over."""
+        return max(0, int((self._ends_at - time.monotonic()) * 1000))
 
 
 class PageStore:
@@ -29,7 +42,6 @@ class PageStore:
         client: Client,
         identity: Identity,
         shards: Sequence[Shard],
-        config: AdapterConfig,
         log: ThrottledLog,
         pool: int = POOL_KV,
     ) -> None:
@@ -39,58 +51,70 @@ class PageStore:
         self._client = client
         self._namespace = client.namespace(identity)
         self._pages = self._namespace.pages(pool, shards)
-        self._deadline_ms = config.client.deadline_ms
         self._log = log
         self._lock = threading.Lock()
         self._greeted = False
         self._clear_owed = False
         self._clear_retry_at = 0.0
 
-    def exists(self, keys: Sequence[str]) -> int:
+    def exists(self, keys: Sequence[str], deadline: Deadline) -> int:
         """Length of the leading run that is stored completely and pinned."""
-        if not keys or not self._clear_is_done():
+        if not keys or not self._clear_is_done(deadline):
             return 0
-        run = self._pages.prefix_exists_hashes(_native.hex_hashes(list(keys)), deadline_ms=self._deadline_ms)
+        try:
+            hashes = hashes_of(keys)
+        except BAD_ENTRY:
+            hashes = b"".join(takewhile(bool, map(self._hash_or_nothing, keys)))
+        run = self._pages.prefix_exists_hashes(hashes, deadline_ms=deadline.left_ms)
         if run:
             self._greet()
         return run
 
-    def present(self, keys: Sequence[str], deadline_ms: int) -> bytes:
+    def present(self, keys: Sequence[str], deadline: Deadline) -> bytes:
         """One byte a key: 1 where the page is stored completely and pinned, else 0."""
-        if not keys or not self._clear_is_done():
+        if not keys or not self._clear_is_done(deadline):
             return bytes(len(keys))
-        present = self._pages.present_hashes(_native.hex_hashes(list(keys)), deadline_ms=deadline_ms)
+        present = bytearray(len(keys))
+
+        def ask(at: slice) -> None:
+            present[at] = self._pages.present_hashes(hashes_of(keys[at]), deadline_ms=deadline.left_ms)
+
+        runs_without_fault(0, len(keys), ask, self._bad_key)
         if 1 in present:
             self._greet()
-        return present
+        return bytes(present)
 
-    def get(self, keys: Sequence[str], memory: Pieces, deadline_ms: int | None = None) -> list[bool]:
+    def get(self, keys: Sequence[str], memory: Pieces, deadline: Deadline) -> list[bool]:
         """Fills the memory; one truth a key."""
-        if not keys or not self._clear_is_done():
+        if not keys or not self._clear_is_done(deadline):
             return [False] * len(keys)
-        statuses = self._pages.get_pieces(
-            _native.hex_hashes(list(keys)), memory, deadline_ms=self._wait_ms(deadline_ms)
-        )
+        statuses = self._pages.get_pieces(hashes_of(keys), memory, deadline_ms=deadline.left_ms)
         return self._truths("get", keys, statuses, DONE_FOUND)
 
-    def put(
-        self, keys: Sequence[str], memory: Pieces, depth: int, deadline_ms: int | None = None
-    ) -> list[bool]:
+    def put(self, keys: Sequence[str], memory: Pieces, depth: int, deadline: Deadline) -> list[bool]:
         """Stores what is absent; one truth a key."""
-        if not keys or not self._clear_is_done():
+        if not keys or not self._clear_is_done(deadline):
             return [False] * len(keys)
-        hashes = _native.hex_hashes(list(keys))
-        statuses = self._pages.put_pieces(hashes, memory, deadline_ms=self._wait_ms(deadline_ms), depth=depth)
+        statuses = self._pages.put_pieces(hashes_of(keys), memory, deadline_ms=deadline.left_ms, depth=depth)
         return self._truths("set", keys, statuses, DONE_STORED)
 
-    def _wait_ms(self, deadline_ms: int | None) -> int:
-        return self._deadline_ms if deadline_ms is None else deadline_ms
+    def _hash_or_nothing(self, key: str) -> bytes:
+        try:
+            return hashes_of([key])
+        except BAD_ENTRY as error:
+            self._bad_key(error)
+            return b""
 
-    def clear(self, deadline_ms: int | None = None) -> bool:
+    def _bad_key(self, error: Exception) -> None:
+        self._log.log(
+            logging.ERROR, "bad key", "kvstore: a key that can't be one, answered as a miss: %s", error
+        )
+
+    def clear(self, deadline: Deadline) -> bool:
         """Bumps the epoch. Where no master can be reached the debt is remembered, and until it is paid the
         store answers as empty: pages that were to be cleared must not come back with the network.
         """
-        done = self._namespace.clear(deadline_ms=self._wait_ms(deadline_ms))
+        done = self._namespace.clear(deadline_ms=deadline.left_ms)
         with self._lock:
             self._clear_owed = not done
             self._clear_retry_at = time.monotonic() + _CLEAR_RETRY_S
@@ -106,14 +130,14 @@ class PageStore:
             )
         return done
 
-    def _clear_is_done(self) -> bool:
+    def _clear_is_done(self, deadline: Deadline) -> bool:
         with self._lock:
             if not self._clear_owed:
                 return True
             if time.monotonic() < self._clear_retry_at:
                 return False
             self._clear_retry_at = float("inf")  # one thread tries
-        return self.clear()
+        return self.clear(deadline)
 
     def _truths(self, verb: str, keys: Sequence[str], statuses: bytes, done: bytes) -> list[bool]:
         truths = key_truths(statuses, done, len(self.shards))
@@ -156,3 +180,8 @@ def _status_name(code: int) -> str:
         return Status(code).name
     except ValueError:
         return f"status {code}"
+
+
+def hashes_of(keys: Sequence[str]) -> bytes:
+    """The hashes of SGLang's hex keys, concatenated. TypeError or ValueError where one can't be a key."""
+    return _native.hex_hashes(list(keys))

@@ -5,6 +5,7 @@ Python per page.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,6 +161,10 @@ class PoolPlan:
                     f"host slots {first}..{last} are not one aligned page of a pool of {slot_count} slots"
                 )
         return array("q", firsts)
+
+    def memory_of(self, keys: Sequence[str], where: Any, flat_pages: bool) -> Pieces:
+        """The memory of the batch's objects: `where` holds host indices, or a flat page a key. ValueError."""
+        return self.flat_memory(where) if flat_pages else self.memory(len(keys), where)
 
     def memory(self, key_count: int, host_indices: Any) -> Pieces:
         """The memory of the batch's objects. ValueError as page_slots."""

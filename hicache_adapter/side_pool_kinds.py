@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 from hicache_adapter.config import AdapterConfig
 from hicache_adapter.model_facts import ModelFacts
-from hicache_adapter.page_identity import attention_identity, head_split, layer_shards
-from hicache_adapter.state_identity import state_identity
+from hicache_adapter.page_identity import attention_identity, head_split, layer_shards, model_fields
+from hicache_adapter.rank_coordinates import RankCoordinates
 from kvstore_client.errors import ConfigError
 from kvstore_client.identity import Identity
 from kvstore_client.keys import Shard
+
+_PLAIN_DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
 class PoolShare(NamedTuple):
@@ -24,38 +26,40 @@ class PoolShare(NamedTuple):
     """Head groups that the rank's share is cut into; 1 where it lies in one object."""
 
 
-Identify = Callable[[Any, Any, AdapterConfig, ModelFacts], PoolShare]
+Identify = Callable[[RankCoordinates, Any, AdapterConfig, ModelFacts], PoolShare]
 
 
-def _head_pages(storage_config: Any, pool: Any, config: AdapterConfig, facts: ModelFacts) -> PoolShare:
+def _head_pages(rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts) -> PoolShare:
     """Keys and values of heads that the TP ranks share out, also where the model's KV pool is replicated."""
-    split = head_split(storage_config, pool, replicated=False)
-    shards = layer_shards(storage_config, _own_layers(pool), groups_a_rank=split)
-    return PoolShare(attention_identity(storage_config, pool, config, facts, replicated=False), shards, split)
+    split = head_split(rank, pool, replicated=False)
+    shards = layer_shards(rank, _own_layers(pool), groups_a_rank=split)
+    return PoolShare(attention_identity(rank, pool, config, facts, replicated=False), shards, split)
 
 
-def _latent_pages(storage_config: Any, pool: Any, config: AdapterConfig, facts: ModelFacts) -> PoolShare:
+def _latent_pages(rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts) -> PoolShare:
     """Latent rows (MLA): every TP rank holds the same bytes."""
-    identity = attention_identity(storage_config, pool, config, facts, replicated=True)
-    return PoolShare(identity, layer_shards(storage_config, _own_layers(pool), groups_a_rank=0), 1)
+    identity = attention_identity(rank, pool, config, facts, replicated=True)
+    return PoolShare(identity, layer_shards(rank, _own_layers(pool), groups_a_rank=0), 1)
 
 
-def _states(storage_config: Any, pool: Any, config: AdapterConfig, facts: ModelFacts) -> PoolShare:
+def _states(rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts) -> PoolShare:
     """Recurrent states: shared out over the TP ranks, also where the model's KV pool is replicated."""
-    identity = state_identity(storage_config, pool, config, facts)
-    shards = layer_shards(storage_config, range(int(pool.num_mamba_layers)), groups_a_rank=1)
+    identity = _state_identity(rank, pool, config, facts)
+    shards = layer_shards(rank, range(int(pool.num_mamba_layers)), groups_a_rank=1)
     return PoolShare(identity, shards, 1)
 
 
 def _draft(identify: Identify) -> Identify:
     """The same for pages of a draft model that has a pool of its own."""
 
-    def of_draft_model(storage_config: Any, pool: Any, config: AdapterConfig, facts: ModelFacts) -> PoolShare:
+    def of_draft_model(
+        rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts
+    ) -> PoolShare:
         if not facts.draft_model:
             raise ConfigError(
                 "speculative-draft-model-path", "SGLang does not say which draft model it serves"
             )
-        share = identify(storage_config, pool, config, facts)
+        share = identify(rank, pool, config, facts)
         return share._replace(identity=replace(share.identity, draft_model=facts.draft_model))
 
     return of_draft_model
@@ -77,7 +81,7 @@ SIDE_POOLS: Mapping[str, Mapping[str, Identify]] = {
 
 
 def side_pool_share(
-    name: str, storage_config: Any, pool: Any, config: AdapterConfig, facts: ModelFacts
+    name: str, rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts
 ) -> PoolShare:
     """What this rank holds of each page of the side pool. ConfigError for what can't be identified, the same on
     every rank.
@@ -91,14 +95,70 @@ def side_pool_share(
             f"a {type(pool).__name__} of that name is not stored in this release; serve the model without a "
             "storage backend",
         )
-    if int(getattr(storage_config, "pp_size", 1)) > 1:
+    if rank.pp_size > 1:
         raise ConfigError(
             "pp-size", "side pools don't say which layers a pipeline stage holds; use pp-size 1"
         )
-    share = identify(storage_config, pool, config, facts)
+    share = identify(rank, pool, config, facts)
     return share._replace(identity=replace(share.identity, pool=name))
 
 
 def _own_layers(pool: Any) -> range:
     """Layers are numbered within the pool: it does not say which of the model's they are."""
     return range(int(pool.layer_num))
+
+
+def _state_identity(rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts) -> Identity:
+    """The identity of a pool of recurrent states (Mamba, linear attention, short convolution): one slot a key, the model's
+    state after the page's last token. ConfigError where it can't be told; the same on every rank.
+
+    Shapes are of one rank's share: how heads and groups are dealt out to ranks differs from model to model, so
+    states of other TP sizes are never taken for these.
+    """
+    if getattr(pool, "slot_state_device_tensors", ()):
+        raise ConfigError(
+            "hicache-storage-backend",
+            f"{type(pool).__name__} keeps states beside its slots (int8 checkpoints, side states) that SGLang does "
+            "not give to storage backends",
+        )
+    parts = [("conv", shape, pool.conv_dtype) for shape in pool.conv_state_shapes]
+    if int(pool.temporal_state_elem_size) > 0:
+        parts.append(("temporal", pool.temporal_state_shape, pool.temporal_dtype))
+    dtypes = [_plain_dtype(dtype) for _, _, dtype in parts]
+    drafts = len(getattr(pool, "mtp_draft_buffer_infos", ()))
+    return Identity(
+        kv_dtype="+".join(dict.fromkeys(dtypes)),
+        store_dtype="+".join(dict.fromkeys(dtypes)),
+        pool_class=type(pool).__name__,
+        byte_order=pool.layout,
+        page_size=int(pool.page_size),
+        draft_layer_count=drafts,
+        draft_model=facts.draft_model if drafts else "",
+        state_shape=" ".join(
+            [
+                *(
+                    f"{name}[{','.join(str(int(size)) for size in shape)}]:{dtype}"
+                    for (name, shape, _), dtype in zip(parts, dtypes, strict=True)
+                ),
+                # Which axis comes first is up to the kernels of the device.
+                f"on:{facts.accelerator or _device_type(pool)}",
+            ]
+        ),
+        **model_fields(rank, config, facts),
+    )
+
+
+def _plain_dtype(dtype: Any) -> str:
+    name = str(dtype).removeprefix("torch.")
+    if name not in _PLAIN_DTYPES:
+        raise ConfigError(
+            "mamba-ssm-dtype",
+            f"states of {name} don't say what they mean; use one of {', '.join(_PLAIN_DTYPES)}",
+        )
+    return name
+
+
+def _device_type(pool: Any) -> str:
+    older = not hasattr(pool, "buffer_info")  # 0.5.20 and older
+    states = pool.device_pool.mamba_cache if older else pool.buffer_info
+    return str(states.temporal.device.type)

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from hicache_adapter.batches import page_by_page_where_one_is_bad
 from hicache_adapter.config import AdapterConfig
-from hicache_adapter.deadline import Deadline
 from hicache_adapter.hit_policy import HitQuery, HitReport, restorable_prefixes, window_pages
 from hicache_adapter.model_facts import read_model_facts
-from hicache_adapter.page_store import PageStore
-from hicache_adapter.pool_counters import PoolCounters
+from hicache_adapter.page_store import Deadline, PageStore
 from hicache_adapter.pool_plan import PoolPlan
+from hicache_adapter.rank_coordinates import RankCoordinates
+from hicache_adapter.recorder import Recorder
 from hicache_adapter.sglang_types import KV_POOL, hit_policy_name, pool_name
 from hicache_adapter.side_pool_kinds import side_pool_share
 from hicache_adapter.weight_versions import VersionedStore, WeightVersions
@@ -44,16 +45,16 @@ class SidePools:
     def __init__(
         self,
         client: Client,
-        storage_config: Any,
+        rank: RankCoordinates,
         config: AdapterConfig,
-        counters: PoolCounters,
+        recorder: Recorder,
         weights: WeightVersions,
         log: ThrottledLog,
     ) -> None:
         self._client = client
-        self._storage_config = storage_config
+        self._rank = rank
         self._config = config
-        self._counters = counters
+        self._recorder = recorder
         self._weights = weights
         self._log = log
         self._pools: dict[str, SidePool] = {}
@@ -61,7 +62,7 @@ class SidePools:
     def register(self, name: str, host_pool: Any) -> SidePool:
         """Learns where the pool's pages lie and what they are. ConfigError when that can't be told."""
         try:
-            share = side_pool_share(name, self._storage_config, host_pool, self._config, read_model_facts())
+            share = side_pool_share(name, self._rank, host_pool, self._config, read_model_facts())
             plan = PoolPlan(host_pool, share.split)
         except (AttributeError, TypeError) as error:
             raise ConfigError(
@@ -70,12 +71,12 @@ class SidePools:
             ) from error
 
         def make(identity: Identity) -> PageStore:
-            return PageStore(self._client, identity, share.shards, self._config, self._log, pool=POOL_SIDE)
+            return PageStore(self._client, identity, share.shards, self._log, pool=POOL_SIDE)
 
         stores = VersionedStore(share.identity, make)
         self._forget(self._pools.get(name))
         plan.lend_to(self._client)
-        self._counters.watch(name)
+        self._recorder.watch(name)
         # A new dict: a storage thread may be reading the old one.
         self._pools = {**self._pools, name: SidePool(name, plan, share.shards, stores)}
         return self._pools[name]
@@ -110,7 +111,7 @@ class SidePools:
     def _verdict(self, transfer: Any, keys: Sequence[str], deadline: Deadline) -> bytes:
         def ask() -> bytes:
             pool = self._pool_of(transfer)
-            present = pool.stores.of(self._weights.current()).present(keys, deadline.left_ms)
+            present = pool.stores.of(self._weights.current()).present(keys, deadline)
             return restorable_prefixes(present, hit_policy_name(transfer), window_pages(transfer.keys))
 
         return self._guarded("exists", transfer, bytes(len(keys)), ask)
@@ -118,33 +119,42 @@ class SidePools:
     def get(self, transfers: Sequence[Any], deadline: Deadline) -> dict[Any, list[bool]]:
         """Fills the pages; one truth a key for each transfer's name."""
 
-        def load(pool: SidePool, transfer: Any) -> list[bool]:
-            memory = pool.plan.memory(len(transfer.keys), transfer.host_indices)
-            found = pool.stores.of(self._weights.current()).get(transfer.keys, memory, deadline.left_ms)
-            self._counters.loaded(pool.name, found, pool.plan.page_bytes)
-            return found
+        def load(pool: SidePool, keys: Sequence[str], host_indices: Any, at: int) -> list[bool]:
+            memory = pool.plan.memory(len(keys), host_indices)
+            return pool.stores.of(self._weights.current()).get(keys, memory, deadline)
 
-        return self._each("get", transfers, load)
+        return self._each("get", transfers, load, self._recorder.loaded)
 
     def put(self, transfers: Sequence[Any], depth: int, deadline: Deadline) -> dict[Any, list[bool]]:
         """Stores the pages that are absent; one truth a key for each transfer's name."""
 
-        def save(pool: SidePool, transfer: Any) -> list[bool]:
+        def save(pool: SidePool, keys: Sequence[str], host_indices: Any, at: int) -> list[bool]:
             version = self._weights.current()
             if not self._weights.may_store(version):
-                return [False] * len(transfer.keys)
-            memory = pool.plan.memory(len(transfer.keys), transfer.host_indices)
-            stored = pool.stores.of(version).put(transfer.keys, memory, depth, deadline.left_ms)
-            self._counters.stored(pool.name, stored, pool.plan.page_bytes)
-            return stored
+                return [False] * len(keys)
+            memory = pool.plan.memory(len(keys), host_indices)
+            return pool.stores.of(version).put(keys, memory, depth + at, deadline)
 
-        return self._each("set", transfers, save)
+        return self._each("set", transfers, save, self._recorder.stored)
 
     def _each(
-        self, verb: str, transfers: Sequence[Any], run: Callable[[SidePool, Any], list[bool]]
+        self,
+        verb: str,
+        transfers: Sequence[Any],
+        run: Callable[[SidePool, Sequence[str], Any, int], list[bool]],
+        record: Callable[[str, list[bool], int], None],
     ) -> dict[Any, list[bool]]:
         def ask(transfer: Any) -> list[bool]:
-            return run(self._pool_of(transfer), transfer)
+            pool = self._pool_of(transfer)
+            answers = page_by_page_where_one_is_bad(
+                transfer.keys,
+                transfer.host_indices,
+                pool.plan.page_size,
+                partial(run, pool),
+                partial(self._log_failure, verb, transfer),
+            )
+            record(pool.name, answers, pool.plan.page_bytes)
+            return answers
 
         answers: dict[Any, list[bool]] = {}
         for transfer in transfers:
@@ -164,14 +174,11 @@ class SidePools:
         try:
             return call()
         except Exception as error:
-            name = pool_name(transfer.name)
-            self._log.log(
-                logging.ERROR,
-                f"{verb} {name} {type(error).__name__}",
-                "kvstore: %s of side pool '%s' failed: %s",
-                verb,
-                name,
-                error,
-                exc_info=True,
-            )
+            self._log_failure(verb, transfer, error)
             return miss
+
+    def _log_failure(self, verb: str, transfer: Any, error: Exception) -> None:
+        name = pool_name(transfer.name)
+        topic = f"{verb} {name} {type(error).__name__}"
+        message = "kvstore: %s of side pool '%s' failed: %s"
+        self._log.log(logging.ERROR, topic, message, verb, name, error, exc_info=error)

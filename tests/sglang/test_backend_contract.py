@@ -165,15 +165,37 @@ def test_host_indices_that_are_not_whole_aligned_pages_inside_the_pool_are_refus
         "too short": good[:-1],
         "too long": torch.cat([good, page]),
         "unaligned": good + 1,
-        "negative": good - 64,
+        "negative": page.repeat(2) - 64,
         "outside": good + engine.host_pool.size,
-        "not contiguous": torch.cat([page, page.flip(0) + 64]),
+        "not contiguous": torch.cat([page.flip(0), page.flip(0) + 64]),
         "empty": good[:0],
     }
     for name, host_indices in bad.items():
         assert backend.batch_set_v1(KEYS[:2], host_indices, None) == [False, False], name
         assert backend.batch_get_v1(KEYS[:2], host_indices, None) == [False, False], name
     assert backend.batch_set_v1(KEYS[:2], good, None) == [True, True]
+
+
+def test_one_bad_page_of_a_batch_fails_alone(engine: Engine) -> None:
+    backend, page = engine.backend, torch.arange(16)
+    slots = torch.cat([page, page + 64 + 1, page + 128, page + 192])
+    keys: list[Any] = [KEYS[0], KEYS[1], None, KEYS[3]]
+    expected = [True, False, False, True]  # unaligned, no key
+    assert backend.batch_set_v1(keys, slots, None) == expected
+    assert backend.batch_get_v1(keys, slots, None) == expected
+    assert backend.batch_exists(KEYS, None) == 1
+    assert backend.batch_exists([KEYS[0], None, KEYS[3]], None) == 1
+    flat = [engine.host_pool.get_dummy_flat_data_page() for _ in keys]
+    flat[1] = flat[1][:-1]
+    assert [answer is not None for answer in backend.batch_get(keys, flat)] == expected
+
+
+@pytest.mark.parametrize("extra_info", [None, {}, {"unknown": 1}, object(), ("a tuple",), 7])
+def test_extra_info_of_any_form_is_tolerated(engine: Engine, extra_info: Any) -> None:
+    slots = engine.host_pool.alloc(4 * 16)
+    assert engine.backend.batch_set_v1(KEYS, slots, extra_info) == [True] * 4
+    assert engine.backend.batch_exists(KEYS, extra_info) == 4
+    assert engine.backend.batch_get_v1(KEYS, slots, extra_info) == [True] * 4
 
 
 def test_empty_batches_answer_empty(engine: Engine) -> None:

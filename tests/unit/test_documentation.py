@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hicache_adapter.config import ADAPTER_OPTIONS
-from hicache_adapter.pool_counters import COUNTED
+from hicache_adapter.recorder import COUNTED
 from kvstore.cli.admin.settings import AdminSettings
 from kvstore.master.config import MasterSettings
 from kvstore.master.metrics import MasterMetrics

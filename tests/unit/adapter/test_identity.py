@@ -12,6 +12,7 @@ import pytest
 from hicache_adapter import AdapterConfig, ConfigError
 from hicache_adapter.model_facts import ModelFacts, read_model_facts
 from hicache_adapter.page_identity import UnusableRankError, head_split, page_identity, rank_shards
+from hicache_adapter.rank_coordinates import RankCoordinates
 from kvstore_client import Identity, Shard
 
 
@@ -51,9 +52,9 @@ def laid_out(*layouts: str) -> HostPool:
     return mha_pool(_buffer_infos=tuple(infos))
 
 
-def sglang_config(**changes: Any) -> SimpleNamespace:
+def sglang_config(**changes: Any) -> RankCoordinates:
     fields = {"tp_rank": 0, "tp_size": 1, "is_mla_model": False, "model_name": "acme/model"}
-    return SimpleNamespace(**(fields | changes))
+    return RankCoordinates.of(SimpleNamespace(**(fields | changes)))
 
 
 def identity(
@@ -229,6 +230,6 @@ def test_a_pipeline_stage_that_does_not_know_its_layers_is_refused() -> None:
 
 
 def test_a_config_of_an_old_version_without_the_newer_fields_works() -> None:
-    assert rank_shards(SimpleNamespace(tp_rank=1, tp_size=2), mha_pool()) == (
+    assert rank_shards(RankCoordinates.of(SimpleNamespace(tp_rank=1, tp_size=2)), mha_pool()) == (
         Shard(layer_count=32, head_group=1, head_groups=2),
     )

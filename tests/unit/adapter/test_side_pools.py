@@ -10,6 +10,7 @@ import pytest
 from hicache_adapter import AdapterConfig, ConfigError
 from hicache_adapter.model_facts import ModelFacts
 from hicache_adapter.page_identity import page_identity
+from hicache_adapter.rank_coordinates import RankCoordinates
 from hicache_adapter.side_pool_kinds import PoolShare, side_pool_share
 from kvstore_client import Shard
 
@@ -57,9 +58,9 @@ def state_pool(device: str = "cuda", **changes: Any) -> Any:
     return MambaPoolHost(**(fields | changes))
 
 
-def sglang_config(**changes: Any) -> SimpleNamespace:
+def sglang_config(**changes: Any) -> RankCoordinates:
     fields = {"tp_rank": 0, "tp_size": 1, "is_mla_model": False, "model_name": "acme/model"}
-    return SimpleNamespace(**(fields | changes))
+    return RankCoordinates.of(SimpleNamespace(**(fields | changes)))
 
 
 DRAFT = ModelFacts(draft_model="acme/draft@1")

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hicache_adapter import AdapterConfig
 from hicache_adapter.page_store import PageStore
 from hicache_adapter.weight_versions import VersionedStore, WeightVersions, served_version
 from kvstore_client import WHOLE, Client, Identity
@@ -39,11 +38,10 @@ class Engine:
 @pytest.fixture
 def versioned_store() -> Iterator[VersionedStore]:
     with Client(NOWHERE) as client:
-        config = AdapterConfig.from_extra_config({"masters": NOWHERE}, {})
         log = ThrottledLog(logging.getLogger("hicache_adapter"))
 
         def make(identity: Identity) -> PageStore:
-            return PageStore(client, identity, [WHOLE], config, log)
+            return PageStore(client, identity, [WHOLE], log)
 
         yield VersionedStore(IDENTITY, make)
 
