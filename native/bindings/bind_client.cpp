@@ -9,8 +9,8 @@
 #include <system_error>
 
 #include "bindings.hpp"
-#include "kvstore/page_client.hpp"
-#include "kvstore/shared_buffer.hpp"
+#include "client/page_client.hpp"
+#include "client/shared_buffer.hpp"
 #include "released_gil.hpp"
 
 namespace nb = nanobind;

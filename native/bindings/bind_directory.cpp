@@ -3,7 +3,7 @@
 #include <exception>
 
 #include "bindings.hpp"
-#include "kvstore/directory_index.hpp"
+#include "master/directory_index.hpp"
 #include "released_gil.hpp"
 
 namespace nb = nanobind;

@@ -3,9 +3,9 @@
 
 #include <stdexcept>
 
+#include "base/digest.hpp"
 #include "bindings.hpp"
-#include "kvstore/digest.hpp"
-#include "kvstore/keys.hpp"
+#include "protocol/keys.hpp"
 #include "released_gil.hpp"
 
 namespace nb = nanobind;

@@ -8,9 +8,9 @@
 #include <system_error>
 
 #include "bindings.hpp"
-#include "kvstore/data_server.hpp"
-#include "kvstore/segment_store.hpp"
 #include "released_gil.hpp"
+#include "segment/data_port/data_server.hpp"
+#include "segment/segment_store.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -50,8 +50,8 @@ def test_the_sdist_holds_what_a_build_needs_and_no_build_output(sdist_tree: Path
     files = {str(path.relative_to(sdist_tree)) for path in sdist_tree.rglob("*") if path.is_file()}
     needed = {"pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "proto/kvstore/v1/control.proto"}
     assert needed <= files
-    assert any(name.startswith("native/src/") for name in files)
-    assert any(name.startswith("native/include/kvstore/") for name in files)
+    assert any(name.startswith("native/segment/") for name in files)
+    assert any(name.startswith("native/client/transports/") for name in files)
     strays = [
         name
         for name in files

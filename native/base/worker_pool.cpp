@@ -1,0 +1,115 @@
+#include "base/worker_pool.hpp"
+
+#include <algorithm>
+#include <system_error>
+
+namespace kvstore {
+
+bool WorkerPool::run_one(const std::shared_ptr<Job>& job, std::unique_lock<std::mutex>& lock) {
+  if (job->next == job->parts) return false;
+  const size_t index = job->next++;
+  if (job->next == job->parts) jobs_.erase(std::remove(jobs_.begin(), jobs_.end(), job), jobs_.end());
+  lock.unlock();
+  bool failed = false;
+  try {
+    (*job->part)(index);
+  } catch (...) {
+    failed = true;
+  }
+  lock.lock();
+  job->failed = job->failed || failed;
+  if (++job->finished == job->parts) job->done.notify_all();
+  return true;
+}
+
+void WorkerPool::start_threads(size_t wanted) {
+  for (size_t missing = wanted > idle_threads_ ? wanted - idle_threads_ : 0;
+       missing > 0 && threads_.size() < threads_max_; --missing) {
+    try {
+      threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error&) {  // no thread to be had: the caller does the work
+      return;
+    }
+  }
+}
+
+void WorkerPool::post(std::function<void()> task) {
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!closing_) {
+      start_threads(1);
+      if (!threads_.empty()) {
+        posted_.push_back(std::move(task));
+        wanted_.notify_one();
+        return;
+      }
+    }
+  }
+  task();
+}
+
+bool WorkerPool::run(size_t parts, const std::function<void(size_t)>& part) {
+  if (parts == 0) return true;
+  const auto job = std::make_shared<Job>();
+  job->part = &part;
+  job->parts = parts;
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (parts > 1 && !closing_) {
+    jobs_.push_back(job);
+    const size_t helpers = parts - 1;
+    start_threads(helpers);
+    for (size_t i = 0; i < helpers; ++i) wanted_.notify_one();
+  }
+  while (run_one(job, lock)) {
+  }
+  job->done.wait(lock, [&] { return job->finished == job->parts; });
+  return !job->failed;
+}
+
+void WorkerPool::work() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    ++idle_threads_;
+    wanted_.wait(lock, [&] { return closing_ || !jobs_.empty() || !posted_.empty(); });
+    --idle_threads_;
+    if (closing_) return;
+    if (!jobs_.empty()) {
+      const std::shared_ptr<Job> job = jobs_.front();
+      run_one(job, lock);
+      continue;
+    }
+    const std::function<void()> task = std::move(posted_.front());
+    posted_.pop_front();
+    lock.unlock();
+    task();
+    lock.lock();
+  }
+}
+
+void WorkerPool::close() {
+  std::vector<std::thread> threads;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    closing_ = true;
+    threads.swap(threads_);
+  }
+  wanted_.notify_all();
+  for (std::thread& thread : threads) thread.join();
+  for (;;) {
+    std::function<void()> task;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (posted_.empty()) return;
+      task = std::move(posted_.front());
+      posted_.pop_front();
+    }
+    task();
+  }
+}
+
+size_t WorkerPool::thread_count() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return threads_.size();
+}
+
+}  // namespace kvstore

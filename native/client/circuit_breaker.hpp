@@ -1,0 +1,55 @@
+// Keeps calls away from a peer that just failed. A state machine without IO and without a clock of its own; thread-safe.
+//
+//   closed    --failure-->  open (for a jittered back-off that doubles with each failure in a row)
+//   open      --back-off over, next admit()-->  half-open: that one call is the probe, all others are refused
+//   half-open --success of the probe-->  closed;  --failure-->  open
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <random>
+
+#include "base/deadline.hpp"
+
+namespace kvstore {
+
+class CircuitBreaker {
+ public:
+  using Time = Deadline::Clock::time_point;
+
+  enum class Verdict : uint8_t { kAllowed, kProbe, kRefused };
+  // Hand it back with success(), failure() or cancel(), exactly once, unless the verdict is kRefused.
+  struct Ticket {
+    Verdict verdict = Verdict::kRefused;
+    uint64_t generation = 0;
+  };
+
+  CircuitBreaker(int64_t backoff_ms_min, int64_t backoff_ms_max, uint64_t seed);
+
+  Ticket admit(Time now);
+  void success(const Ticket& ticket);
+  // Of calls that were admitted together, only the first failure counts. True when this one opened the breaker.
+  bool failure(const Ticket& ticket, Time now);
+  // The call ended without having learned anything about the peer.
+  void cancel(const Ticket& ticket, Time now);
+
+  // Whether admit() would refuse now.
+  bool refusing(Time now) const;
+  int64_t backoff_ms() const;  // of the current or last open phase, before jitter; 0 when closed by a success
+
+ private:
+  enum class State : uint8_t { kClosed, kOpen, kHalfOpen };
+  void open(Time now);
+
+  const int64_t backoff_ms_min_;
+  const int64_t backoff_ms_max_;
+  mutable std::mutex mutex_;
+  std::minstd_rand random_;
+  State state_ = State::kClosed;
+  uint64_t generation_ = 1;  // grows with each change of state: outcomes of older tickets don't count
+  int64_t backoff_ms_ = 0;
+  Time open_until_{};
+};
+
+}  // namespace kvstore

@@ -1,0 +1,44 @@
+// Namespaces by handle: identity and name for good, id and epoch as the directory last told. Thread-safe; no lock is held over IO.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "client/directory_client.hpp"
+
+namespace kvstore {
+
+constexpr size_t kNamespaceHandlesMax = 4096;
+
+class NamespaceHandles {
+ public:
+  // The handle of an identity: the same one each time. -1 when there are kNamespaceHandlesMax.
+  int add(const std::string& identity, const std::string& name);
+  bool valid(int handle) const;
+
+  struct State {
+    bool open = false;
+    NamespaceId ns{};
+    uint32_t epoch = 0;
+  };
+  State state(int handle) const;
+
+  // Opens the namespace unless it is open.
+  wire::Status ensure_open(int handle, DirectoryClient& directory, const Deadline& deadline, NamespaceId* ns);
+  // `ns` was answered with STALE_NAMESPACE: the next ensure_open() asks again. Nothing when another thread did so already.
+  void mark_stale(int handle, const NamespaceId& ns);
+  wire::Status bump(int handle, DirectoryClient& directory, const Deadline& deadline);
+
+ private:
+  struct Entry {
+    std::string identity;
+    std::string name;
+    State state;
+  };
+  mutable std::mutex mutex_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace kvstore

@@ -1,0 +1,174 @@
+#include "client/segment_peers.hpp"
+
+#include <unistd.h>
+
+namespace kvstore {
+namespace {
+
+int64_t now_us() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(Deadline::Clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+SegmentPeer::SegmentPeer(SegmentRecord record, TransportContext& context, const BreakerOptions& breaker,
+                         uint64_t seed)
+    : context_(context),
+      breaker_(breaker.backoff_ms_min, breaker.backoff_ms_max, seed),
+      record_(std::move(record)) {
+  // A guess until a transport is chosen, so that the first put already prefers the segment of its own host.
+  same_host_ = context_.same_host_enabled && !record_.unix_path.empty() &&
+               ::access(record_.unix_path.c_str(), W_OK) == 0;
+}
+
+SegmentRecord SegmentPeer::record() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return record_;
+}
+
+void SegmentPeer::update(const SegmentRecord& record) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  record_ = record;
+}
+
+void SegmentPeer::note_no_space() {
+  no_puts_until_us_.store(now_us() + kNoSpaceBackoffMs * 1000, std::memory_order_relaxed);
+}
+
+bool SegmentPeer::readable() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return record_.readable();
+}
+
+bool SegmentPeer::takes_puts() const {
+  if (!usable() || now_us() < no_puts_until_us_.load(std::memory_order_relaxed)) return false;
+  std::lock_guard<std::mutex> lock(mutex_);
+  return record_.writable();
+}
+
+const char* SegmentPeer::transport_name() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return transport_ == nullptr ? "" : transport_->name();
+}
+
+// Taking a transport apart unmaps a pool, joins a thread, closes connections: whoever lets go of it last must not wait for that.
+std::shared_ptr<Transport> SegmentPeer::shared(std::unique_ptr<Transport> transport) {
+  if (transport == nullptr) return nullptr;
+  WorkerPool& workers = context_.workers;
+  return std::shared_ptr<Transport>(transport.release(), [&workers](Transport* last) {
+    try {
+      workers.post([last] { delete last; });
+    } catch (...) {  // out of memory for the task: late is better than leaked
+      delete last;
+    }
+  });
+}
+
+NetStatus SegmentPeer::transport(const Deadline& deadline, std::shared_ptr<Transport>* out) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (opening_) {
+    if (opened_.wait_until(lock, deadline.end()) == std::cv_status::timeout && opening_)
+      return NetStatus::kTimeout;
+  }
+  if (transport_ == nullptr) {
+    opening_ = true;
+    const SegmentRecord record = record_;
+    lock.unlock();
+    NetStatus why = NetStatus::kUnreachable;
+    std::shared_ptr<Transport> fresh;
+    try {
+      fresh =
+          shared(open_transport(record, context_, deadline.within_ms(2 * context_.connect_timeout_ms), &why));
+    } catch (...) {
+      fresh = nullptr;
+    }
+    lock.lock();
+    opening_ = false;
+    opened_.notify_all();
+    if (fresh == nullptr) return why;
+    transport_ = std::move(fresh);
+    same_host_.store(transport_->same_host(), std::memory_order_relaxed);
+  }
+  *out = transport_;
+  return NetStatus::kOk;
+}
+
+void SegmentPeer::drop_transport(const std::shared_ptr<Transport>& failed) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  // The next call chooses anew: a segment that restarted may offer other transports.
+  if (transport_ == failed) transport_ = nullptr;
+}
+
+void SegmentPeer::submit(TransportBatch& batch, const Deadline& call_deadline) {
+  const CircuitBreaker::Ticket ticket = breaker_.admit(Deadline::Clock::now());
+  if (ticket.verdict == CircuitBreaker::Verdict::kRefused) {
+    batch.set_all(wire::Status::kUnavailable);
+    context_.counters.add(Counter::kBreakerRefusals, batch.entries.size());
+    return;
+  }
+  const Deadline deadline = ticket.verdict == CircuitBreaker::Verdict::kProbe
+                                ? call_deadline.with_stall_ms(kProbeStallMs)
+                                : call_deadline;
+  std::shared_ptr<Transport> used;
+  NetStatus status = NetStatus::kClosed;
+  try {
+    status = transport(deadline, &used);
+    if (used == nullptr)
+      batch.set_all(entry_status(status));
+    else
+      status = used->submit(batch, deadline);
+  } catch (
+      ...) {  // out of memory: nothing was learned about the peer, and every entry has the status it last got
+    batch.set_all(wire::Status::kUnavailable);
+    context_.counters.add(Counter::kInternalErrors);
+    breaker_.cancel(ticket, Deadline::Clock::now());
+    return;
+  }
+  if (status == NetStatus::kOk) {
+    breaker_.success(ticket);
+    return;
+  }
+  if (status == NetStatus::kTimeout) context_.counters.add(Counter::kTimeouts);
+  if (status == NetStatus::kProtocol) context_.counters.add(Counter::kProtocolErrors);
+  if (breaker_.failure(ticket, Deadline::Clock::now())) context_.counters.add(Counter::kBreakerOpen);
+  // A hung peer will be the same one when it goes on; one that is gone may come back as another.
+  if (used != nullptr && status != NetStatus::kTimeout) drop_transport(used);
+}
+
+void SegmentPeers::follow(const SegmentMap& map) {
+  std::map<uint32_t, std::shared_ptr<SegmentPeer>> old;  // destroyed after the lock is gone
+  std::lock_guard<std::mutex> lock(mutex_);
+  old.swap(peers_);
+  epoch_ = map.epoch;
+  for (const SegmentRecord& segment : map.segments) {
+    const auto known = old.find(segment.index);
+    if (known != old.end() && known->second->record().same_peer(segment)) {
+      known->second->update(segment);
+      peers_.emplace(segment.index, known->second);
+    } else if (segment.state != wire::SegmentState::kGone) {
+      peers_.emplace(segment.index, std::make_shared<SegmentPeer>(
+                                        segment, context_, breaker_,
+                                        uint64_t{segment.index} * 7919 + static_cast<uint64_t>(now_us())));
+    }
+  }
+}
+
+std::shared_ptr<SegmentPeer> SegmentPeers::find(uint32_t index) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto at = peers_.find(index);
+  return at == peers_.end() ? nullptr : at->second;
+}
+
+std::vector<std::pair<uint32_t, std::shared_ptr<SegmentPeer>>> SegmentPeers::all() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return {peers_.begin(), peers_.end()};
+}
+
+void SegmentPeers::clear() {
+  std::map<uint32_t, std::shared_ptr<SegmentPeer>> old;
+  std::lock_guard<std::mutex> lock(mutex_);
+  old.swap(peers_);
+}
+
+}  // namespace kvstore

@@ -1,0 +1,84 @@
+// The segments as peers of this client: one circuit breaker and one chosen transport each, kept in step with the map.
+//
+// Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "client/circuit_breaker.hpp"
+#include "client/segment_map.hpp"
+#include "client/transports/transport.hpp"
+
+namespace kvstore {
+
+struct BreakerOptions {
+  int64_t backoff_ms_min = 50;
+  int64_t backoff_ms_max = 1000;
+};
+
+// How long a probe of a peer that failed may go without any progress.
+constexpr int kProbeStallMs = 250;
+// How long puts avoid a segment that had no room.
+constexpr int64_t kNoSpaceBackoffMs = 500;
+
+class SegmentPeer {
+ public:
+  SegmentPeer(SegmentRecord record, TransportContext& context, const BreakerOptions& breaker, uint64_t seed);
+
+  // Sets the status of every entry. While the breaker is open that takes no time.
+  void submit(TransportBatch& batch, const Deadline& deadline);
+
+  SegmentRecord record() const;
+  // State and usage of a newer map, for the same peer.
+  void update(const SegmentRecord& record);
+
+  // Whether a batch submitted now would get to the peer at all.
+  bool usable() const { return !breaker_.refusing(Deadline::Clock::now()); }
+  void note_no_space();
+  bool takes_puts() const;
+  bool readable() const;
+  bool same_host() const { return same_host_.load(std::memory_order_relaxed); }
+  const char* transport_name() const;
+
+ private:
+  // The transport, opened when there is none; one caller opens it while others wait.
+  NetStatus transport(const Deadline& deadline, std::shared_ptr<Transport>* out);
+  std::shared_ptr<Transport> shared(std::unique_ptr<Transport> transport);
+  void drop_transport(const std::shared_ptr<Transport>& failed);
+
+  TransportContext& context_;
+  CircuitBreaker breaker_;
+  mutable std::mutex mutex_;
+  std::condition_variable opened_;
+  SegmentRecord record_;
+  std::shared_ptr<Transport> transport_;
+  bool opening_ = false;
+  std::atomic<bool> same_host_{false};
+  std::atomic<int64_t> no_puts_until_us_{0};
+};
+
+class SegmentPeers {
+ public:
+  SegmentPeers(TransportContext& context, BreakerOptions breaker) : context_(context), breaker_(breaker) {}
+
+  // Follows a new map: unchanged peers stay, changed and vanished ones are let go (calls in flight on them finish).
+  void follow(const SegmentMap& map);
+  // Null for an index that the map does not have.
+  std::shared_ptr<SegmentPeer> find(uint32_t index) const;
+  std::vector<std::pair<uint32_t, std::shared_ptr<SegmentPeer>>> all() const;
+  void clear();
+
+ private:
+  TransportContext& context_;
+  const BreakerOptions breaker_;
+  mutable std::mutex mutex_;
+  uint64_t epoch_ = 0;
+  std::map<uint32_t, std::shared_ptr<SegmentPeer>> peers_;
+};
+
+}  // namespace kvstore

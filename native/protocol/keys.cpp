@@ -1,0 +1,105 @@
+#include "protocol/keys.hpp"
+
+#include "base/sha256.hpp"
+
+namespace kvstore {
+namespace {
+
+template <typename T>
+std::string_view view(const T& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// The domain strings end in a NUL byte on purpose: no text can continue one into another.
+constexpr std::string_view kFingerprintDomain{"kvstore/fingerprint/v1\0", 23};
+constexpr std::string_view kStringDomain{"kvstore/string/v1\0", 18};
+constexpr std::string_view kNamespaceDomain{"kvstore/namespace/v1\0", 21};
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+}  // namespace
+
+Fingerprint fingerprint_salt(const NamespaceId& ns, uint16_t pool, const Shard& shard) {
+  const std::string_view pool_bytes{reinterpret_cast<const char*>(&pool), sizeof(pool)};
+  const Sha256Digest d = sha256({kFingerprintDomain, view(ns), pool_bytes, view(shard)});
+  Fingerprint salt;
+  std::memcpy(&salt.lo, d.data(), 8);
+  std::memcpy(&salt.hi, d.data() + 8, 8);
+  return salt;
+}
+
+PageHash string_hash(std::string_view text) { return sha256({kStringDomain, text}); }
+
+PageHash page_hash(std::string_view key) {
+  if (key.size() != 2 * kHashBytes) return string_hash(key);
+  PageHash hash;
+  for (size_t i = 0; i < kHashBytes; ++i) {
+    const int hi = hex_digit(key[2 * i]), lo = hex_digit(key[2 * i + 1]);
+    if (hi < 0 || lo < 0) return string_hash(key);
+    hash[i] = static_cast<uint8_t>(hi << 4 | lo);
+  }
+  return hash;
+}
+
+NamespaceId namespace_id(std::string_view identity, uint32_t epoch) {
+  const Sha256Digest inner = sha256({identity});
+  const std::string_view epoch_bytes{reinterpret_cast<const char*>(&epoch), sizeof(epoch)};
+  const Sha256Digest d = sha256({kNamespaceDomain, view(inner), epoch_bytes});
+  NamespaceId id;
+  std::memcpy(id.data(), d.data(), id.size());
+  return id;
+}
+
+Key KeyBlock::key(uint32_t entry) const {
+  Key k;
+  k.ns = ns;
+  k.pool = pool;
+  k.shard = shard(entry % shard_count);
+  std::memcpy(k.hash.data(), hash(entry), kHashBytes);
+  return k;
+}
+
+std::vector<Fingerprint> KeyBlock::fingerprints() const {
+  std::vector<Fingerprint> salts(shard_count);
+  for (uint32_t s = 0; s < shard_count; ++s) salts[s] = fingerprint_salt(ns, pool, shard(s));
+  std::vector<Fingerprint> out(entry_count());
+  size_t at = 0;
+  for (uint32_t k = 0; k < key_count; ++k)
+    for (uint32_t s = 0; s < shard_count; ++s)
+      out[at++] = fingerprint(salts[s], hashes + size_t{k} * kHashBytes);
+  return out;
+}
+
+KeyBlock read_key_block(wire::Reader& reader) {
+  KeyBlock block;
+  std::memcpy(block.ns.data(), reader.bytes(kNamespaceBytes, "namespace"), kNamespaceBytes);
+  block.pool = reader.u16("pool");
+  block.shard_count = reader.u16("shard_count");
+  block.key_count = reader.u32("key_count");
+  if (block.shard_count == 0 || block.key_count == 0)
+    throw wire::WireError(wire::Status::kBadRequest, "a key block needs at least one key and one shard");
+  if (block.shard_count > wire::kShardsMax || block.key_count > wire::kKeysMax ||
+      uint64_t{block.shard_count} * block.key_count > wire::kEntriesMax)
+    throw wire::WireError(wire::Status::kTooLarge,
+                          std::to_string(block.key_count) + " keys x " + std::to_string(block.shard_count) +
+                              " shards is over the cap of " + std::to_string(wire::kEntriesMax) + " entries");
+  block.shards = reader.bytes(size_t{block.shard_count} * kShardBytes, "shards");
+  block.hashes = reader.bytes(size_t{block.key_count} * kHashBytes, "hashes");
+  return block;
+}
+
+void write_key_block(wire::Writer& writer, const KeyBlock& block) {
+  writer.raw(block.ns.data(), kNamespaceBytes)
+      .u16(block.pool)
+      .u16(static_cast<uint16_t>(block.shard_count))
+      .u32(block.key_count)
+      .raw(block.shards, size_t{block.shard_count} * kShardBytes)
+      .raw(block.hashes, size_t{block.key_count} * kHashBytes);
+}
+
+}  // namespace kvstore

@@ -1,0 +1,92 @@
+// Keys, fingerprints, and the key block that data-port requests carry (docs/protocol.md section 3).
+// Pure values and functions; thread-safe.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "protocol/wire.hpp"
+
+namespace kvstore {
+
+constexpr size_t kNamespaceBytes = 8;
+constexpr size_t kShardBytes = 12;
+constexpr size_t kHashBytes = 32;
+constexpr size_t kFingerprintBytes = 16;
+constexpr uint16_t kStringPool = 0xFFFF;
+
+using NamespaceId = std::array<uint8_t, kNamespaceBytes>;
+using Shard = std::array<uint8_t, kShardBytes>;
+using PageHash = std::array<uint8_t, kHashBytes>;
+constexpr Shard kWholeShard = {0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0};
+
+struct Fingerprint {
+  uint64_t lo = 0;
+  uint64_t hi = 0;
+  bool operator==(const Fingerprint& o) const { return lo == o.lo && hi == o.hi; }
+  bool operator!=(const Fingerprint& o) const { return !(*this == o); }
+};
+
+// Page hashes are SHA-256 output, so any of their bits are already a good table hash.
+struct FingerprintHash {
+  size_t operator()(const Fingerprint& f) const { return static_cast<size_t>(f.lo); }
+};
+
+// The whole identity of an object, as a slot header keeps it.
+struct Key {
+  NamespaceId ns;
+  uint16_t pool;
+  Shard shard;
+  PageHash hash;
+  bool operator==(const Key& o) const {
+    return pool == o.pool && ns == o.ns && shard == o.shard && hash == o.hash;
+  }
+};
+
+// What page hashes of (ns, pool, shard) are XORed with.
+Fingerprint fingerprint_salt(const NamespaceId& ns, uint16_t pool, const Shard& shard);
+
+inline Fingerprint fingerprint(const Fingerprint& salt, const uint8_t hash[kHashBytes]) {
+  Fingerprint f;
+  std::memcpy(&f.lo, hash, 8);
+  std::memcpy(&f.hi, hash + 8, 8);
+  f.lo ^= salt.lo;
+  f.hi ^= salt.hi;
+  return f;
+}
+
+PageHash string_hash(std::string_view text);
+// 64 hex digits -> the hash they spell; any other text -> string_hash(text).
+PageHash page_hash(std::string_view key);
+NamespaceId namespace_id(std::string_view identity, uint32_t epoch);
+
+// A parsed key block: views into the request body, which must outlive it.
+struct KeyBlock {
+  NamespaceId ns;
+  uint16_t pool = 0;
+  uint32_t shard_count = 0;
+  uint32_t key_count = 0;
+  const uint8_t* shards = nullptr;  // kShardBytes each
+  const uint8_t* hashes = nullptr;  // kHashBytes each
+
+  uint32_t entry_count() const { return shard_count * key_count; }
+  const uint8_t* hash(uint32_t entry) const { return hashes + size_t{entry / shard_count} * kHashBytes; }
+  Shard shard(uint32_t index) const {
+    Shard s;
+    std::memcpy(s.data(), shards + size_t{index} * kShardBytes, kShardBytes);
+    return s;
+  }
+  Key key(uint32_t entry) const;
+  // Fingerprints of all entries, key-major.
+  std::vector<Fingerprint> fingerprints() const;
+};
+
+// Throws wire::WireError when it is short or over a cap. Zero keys or zero shards are refused.
+KeyBlock read_key_block(wire::Reader& reader);
+void write_key_block(wire::Writer& writer, const KeyBlock& block);
+
+}  // namespace kvstore

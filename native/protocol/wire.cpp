@@ -1,0 +1,63 @@
+#include "protocol/wire.hpp"
+
+namespace kvstore::wire {
+
+Header decode_header(const uint8_t in[kHeaderBytes]) {
+  Header h;
+  std::memcpy(&h.magic, in + 0, 4);
+  h.version = in[4];
+  h.op = in[5];
+  std::memcpy(&h.flags, in + 6, 2);
+  std::memcpy(&h.request_id, in + 8, 4);
+  std::memcpy(&h.body_bytes, in + 12, 4);
+  std::memcpy(&h.payload_bytes, in + 16, 8);
+  if (h.magic != kMagic) throw WireError(Status::kBadRequest, "not a kvstore frame (bad magic)");
+  if (h.body_bytes > kBodyBytesMax)
+    throw WireError(Status::kTooLarge, "body of " + std::to_string(h.body_bytes) +
+                                           " bytes is over the cap of " + std::to_string(kBodyBytesMax));
+  if (h.payload_bytes > kPayloadBytesMax)
+    throw WireError(Status::kTooLarge, "payload of " + std::to_string(h.payload_bytes) +
+                                           " bytes is over the cap of " + std::to_string(kPayloadBytesMax));
+  return h;
+}
+
+void Reader::short_body(size_t wanted, const char* field) const {
+  throw WireError(Status::kBadRequest, std::string("body too short for ") + field + ": " +
+                                           std::to_string(wanted) + " bytes wanted, " +
+                                           std::to_string(left_) + " left");
+}
+
+ReplyPrefix read_reply_prefix(Reader& reader) {
+  ReplyPrefix prefix;
+  prefix.status = static_cast<Status>(reader.u16("status"));
+  reader.u16("reserved");
+  const uint32_t text_bytes = reader.u32("text_bytes");
+  prefix.map_epoch = reader.u64("map_epoch");
+  prefix.text = reader.text(text_bytes, "text");
+  return prefix;
+}
+
+const char* status_name(Status status) {
+  static const char* const kNames[] = {"OK",
+                                       "MISS",
+                                       "EXISTS",
+                                       "NO_SPACE",
+                                       "CONFLICT",
+                                       "DIGEST_MISMATCH",
+                                       "NOT_COMMITTED",
+                                       "STALE_NAMESPACE",
+                                       "TIMEOUT",
+                                       "UNAVAILABLE",
+                                       "BAD_REQUEST",
+                                       "UNSUPPORTED_VERSION",
+                                       "UNAUTHORIZED",
+                                       "TOO_LARGE",
+                                       "LENGTH_MISMATCH",
+                                       "INTERNAL",
+                                       "NOT_LEADER",
+                                       "WRONG_PEER"};
+  const auto i = static_cast<size_t>(status);
+  return i < sizeof(kNames) / sizeof(kNames[0]) ? kNames[i] : "UNKNOWN";
+}
+
+}  // namespace kvstore::wire

@@ -1,0 +1,80 @@
+// One accepted connection of the data port: buffered exact reads, scatter reads straight into slots, gather
+// writes straight from them, descriptors that ride along on unix sockets. Blocking calls; a peer that makes
+// no progress for kStallTimeout, or breaks off, ends the connection by an exception. Used by one thread; only
+// shutdown() may come from another.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "base/socket_companion.hpp"
+
+namespace kvstore {
+
+// The peer is gone, silent for too long, or out of its mind: nothing to answer, close.
+class ConnectionEnded : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class ServerSocket {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr auto kStallTimeout = std::chrono::seconds(30);
+  static constexpr size_t kIovMax = 1024;        // IOV_MAX of Linux
+  static constexpr size_t kDescriptorsMax = 16;  // received and not yet claimed
+
+  // Owns `fd`.
+  ServerSocket(int fd, bool is_unix);
+  ~ServerSocket();
+  ServerSocket(const ServerSocket&) = delete;
+  ServerSocket& operator=(const ServerSocket&) = delete;
+
+  bool is_unix() const { return is_unix_; }
+  int fd() const { return fd_; }
+
+  // True when there is something to read (or an end to see), false at the deadline.
+  bool wait_readable(Clock::time_point deadline, SocketCompanion* companion = nullptr);
+  void read(void* to, size_t size, Clock::time_point deadline);
+  // The same, but over at the deadline whatever trickles in: for peers that have not shown yet who they are.
+  void read_in_time(void* to, size_t size, Clock::time_point deadline);
+  // Reads at least one byte into the vectors (at most kIovMax of them), which it may change. Returns how
+  // many.
+  size_t read_some(iovec* vectors, size_t count, Clock::time_point deadline);
+  // Sends all of it. The vectors are used up. `pass_fd` (unix) rides on the first byte.
+  void write(std::vector<iovec>& vectors, Clock::time_point deadline, int pass_fd = -1);
+  // True once the peer has closed its end, whatever it sent before that is still unread. Never blocks.
+  bool peer_has_closed() const;
+  // The oldest descriptor received and not claimed yet, now the caller's; -1 when there is none.
+  int take_descriptor();
+
+  // Tells the peer that nothing more comes, and reads on for a moment so that it gets to see our last reply.
+  void linger();
+  // From any thread: wakes blocked calls, which then throw.
+  void shutdown();
+
+ private:
+  size_t receive(iovec* vectors, size_t count, int flags);  // 0 only with MSG_DONTWAIT and nothing there
+  void collect_descriptors(const msghdr& message);
+
+  static constexpr size_t kBufferBytes = 16384;
+  int fd_;
+  bool is_unix_;
+  std::unique_ptr<uint8_t[]> buffer_;
+  size_t buffered_from_ = 0;
+  size_t buffered_to_ = 0;
+  std::deque<int> descriptors_;
+};
+
+// Time that a transfer of so many bytes may take in all before the peer counts as stalled.
+ServerSocket::Clock::time_point transfer_deadline(uint64_t bytes);
+
+}  // namespace kvstore

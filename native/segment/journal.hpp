@@ -1,0 +1,96 @@
+// The ordered record of what a segment gained and lost, kept until the directory says that it is durable.
+// Thread-safe. One consumer drains; any thread may append, acknowledge or wait.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "protocol/keys.hpp"
+
+namespace kvstore {
+
+enum class JournalOp : uint8_t { kAdd = 1, kRemove = 2 };
+
+struct JournalEntry {
+  Fingerprint fp;
+  NamespaceId ns;
+  uint32_t length;
+  JournalOp op;
+};
+
+// Appends entries to `out` in the format of docs/protocol.md section 8, runs of one op and namespace as one
+// group each.
+void write_journal_groups(const JournalEntry* entries, size_t count, std::vector<uint8_t>& out);
+
+class Journal {
+ public:
+  using Clock = std::chrono::steady_clock;
+  struct Batch {
+    uint64_t first_seq;
+    uint64_t last_seq;
+    std::vector<uint8_t> groups;
+  };
+
+  // Keeps at most `entries_max` entries. When that is not enough, those already handed out are dropped
+  // (journal_rewind can't reach them any more); if that does not suffice all are, and the next batch's
+  // first_seq shows the gap: only an inventory can close it. Throws std::system_error when no timerfd can be
+  // had.
+  explicit Journal(size_t entries_max);
+  ~Journal();
+  Journal(const Journal&) = delete;
+  Journal& operator=(const Journal&) = delete;
+
+  // Numbers the entries and returns the number of the first; call it under the lock that orders the changes
+  // themselves. Where memory is short it is as if the entries had overrun the journal: a gap.
+  uint64_t append(const std::vector<JournalEntry>& entries) noexcept;
+
+  // A timerfd, readable when there is something worth draining: at once when somebody waits for it or much has
+  // piled up, else a moment after the first entry, so that the runs of a batch travel to the master together.
+  // Owned by the journal.
+  int fd() const { return timer_fd_; }
+  uint64_t last_seq() const;
+  uint64_t acked_seq() const { return acked_.load(std::memory_order_acquire); }
+  uint64_t oldest_kept_seq() const;
+  size_t backlog() const;  // entries kept
+  uint64_t overflows() const { return overflows_.load(std::memory_order_relaxed); }
+
+  std::optional<Batch> drain(size_t entries_max);
+  // Throws std::invalid_argument for a number that was never given.
+  void ack(uint64_t seq);
+  bool rewind(uint64_t seq);
+  // Everything so far counts as handed out (an inventory taken now stands for it). Returns last_seq. Call it
+  // under the lock that orders the changes.
+  uint64_t skip_to_end();
+
+  // True when everything up to seq is durable; false at the deadline, or after interrupt() when `cancelled`
+  // is set.
+  bool wait_acked(uint64_t seq, Clock::time_point deadline, const std::atomic<bool>& cancelled);
+  // Wakes all waiters so that they look at their `cancelled` flag.
+  void interrupt();
+
+ private:
+  enum class Alarm { kOff, kSoon, kNow };
+  void set_alarm(Alarm wanted);  // mutex held
+  void update_alarm();           // mutex held
+  uint64_t last_locked() const { return first_kept_ + kept_.size() - 1; }
+
+  mutable std::mutex mutex_;
+  std::condition_variable acked_changed_;
+  std::deque<JournalEntry> kept_;
+  uint64_t first_kept_ = 1;  // number of kept_.front(), or of the next entry when none is kept
+  uint64_t next_out_ = 1;    // number of the next entry to hand out
+  size_t entries_max_;
+  uint64_t waited_for_ = 0;  // highest number that somebody waits for
+  Alarm alarm_ = Alarm::kOff;
+  int timer_fd_;
+  std::atomic<uint64_t> acked_{0};
+  std::atomic<uint64_t> overflows_{0};
+};
+
+}  // namespace kvstore

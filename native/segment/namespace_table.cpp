@@ -1,0 +1,77 @@
+#include "segment/namespace_table.hpp"
+
+#include <stdexcept>
+
+namespace kvstore {
+
+void NamespaceTable::retire(const NamespaceId& ns) { retire_number(as_number(ns)); }
+
+void NamespaceTable::retire_number(uint64_t ns) {
+  if (!retired_.insert(ns).second) return;
+  retired_order_.push_back(ns);
+  if (lists_.count(ns) != 0) to_evict_.push_back(ns);
+  while (retired_order_.size() > kRetiredMax) {
+    retired_.erase(retired_order_.front());
+    retired_order_.pop_front();
+  }
+}
+
+std::vector<NamespaceId> NamespaceTable::populated() const {
+  std::vector<NamespaceId> out;
+  for (const auto& [number, list] : lists_) {
+    NamespaceId ns;
+    std::memcpy(ns.data(), &number, sizeof(number));
+    out.push_back(ns);
+  }
+  return out;
+}
+
+void NamespaceTable::set_current(const std::vector<NamespaceId>& current,
+                                 const std::vector<NamespaceId>& known) {
+  std::unordered_set<uint64_t> keep;
+  for (const NamespaceId& ns : current) keep.insert(as_number(ns));
+  bool restored = false;
+  for (const uint64_t ns : keep) restored |= retired_.erase(ns) != 0;
+  if (restored) {  // their order entries would forget a later retirement too early
+    std::deque<uint64_t> order;
+    for (const uint64_t ns : retired_order_)
+      if (retired_.count(ns) != 0) order.push_back(ns);
+    retired_order_.swap(order);
+  }
+  for (const NamespaceId& ns : known)
+    if (keep.count(as_number(ns)) == 0) retire_number(as_number(ns));
+}
+
+void NamespaceTable::append(List& list, uint32_t slot) {
+  links_[slot] = {list.tail, kNoSlot};
+  (list.tail == kNoSlot ? list.head : links_[list.tail].next) = slot;
+  list.tail = slot;
+}
+
+void NamespaceTable::unlink(List& list, uint32_t slot) {
+  const Link link = links_[slot];
+  (link.previous == kNoSlot ? list.head : links_[link.previous].next) = link.next;
+  (link.next == kNoSlot ? list.tail : links_[link.next].previous) = link.previous;
+  links_[slot] = Link{};
+}
+
+void NamespaceTable::add(uint32_t slot, const NamespaceId& ns) { append(lists_[as_number(ns)], slot); }
+
+void NamespaceTable::remove(uint32_t slot, const NamespaceId& ns) {
+  const auto found = lists_.find(as_number(ns));
+  if (found == lists_.end()) throw std::logic_error("slot of a namespace that holds none");
+  unlink(found->second, slot);
+  if (found->second.head == kNoSlot) lists_.erase(found);
+}
+
+uint32_t NamespaceTable::retired_slot() {
+  while (!to_evict_.empty()) {
+    const uint64_t ns = to_evict_.back();
+    const auto list = lists_.find(ns);
+    if (list != lists_.end() && retired_.count(ns) != 0) return list->second.head;
+    to_evict_.pop_back();  // emptied, or current again
+  }
+  return kNoSlot;
+}
+
+}  // namespace kvstore

@@ -1,0 +1,150 @@
+// The store of one segment: pool, objects, eviction and journal behind one mutex that is taken once a batch,
+// never while bytes are copied or hashed. Thread-safe. Objects handed out by it (reads, writes) are given
+// back to it before it is destroyed; the data server holds a shared_ptr for that.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/process_owner.hpp"
+#include "protocol/put_request.hpp"
+#include "protocol/wire.hpp"
+#include "segment/journal.hpp"
+#include "segment/object_table.hpp"
+#include "segment/pool.hpp"
+
+namespace kvstore {
+
+using PoolId = std::array<uint8_t, 16>;
+
+struct SegmentStoreOptions {
+  uint64_t capacity_bytes = 0;
+  PoolId pool_id{};
+  uint32_t object_bytes_min = 8192;  // sizes the slot table: one slot for each so many bytes
+  double high_watermark = 0.95;      // above it the evictor starts ...
+  double low_watermark = 0.90;       // ... and stops here
+  std::string eviction_policy = "lru";
+  double pinned_fraction_max = 0.5;
+  uint64_t journal_entries_max = 4194304;
+  bool lock_memory = false;
+};
+
+// One entry of a read batch. `slot` is held (its bytes stay) while the status is OK, until release_reads.
+struct ReadEntry {
+  wire::Status status = wire::Status::kMiss;
+  uint8_t digest_alg = 0;
+  uint32_t slot = kNoSlot;
+  uint32_t length = 0;
+  uint32_t digest = 0;
+  uint64_t offset = 0;  // in the map
+  uint64_t generation = 0;
+  const uint8_t* data = nullptr;
+};
+
+// One entry of a write batch. While `slot` is set its memory belongs to the writer alone.
+struct WriteEntry {
+  wire::Status status = wire::Status::kInternal;
+  uint32_t slot = kNoSlot;
+  uint8_t* data = nullptr;
+  uint32_t digest = 0;          // the writer fills it in: CRC-32C of what it wrote
+  bool digest_refused = false;  // the writer found that it differs from the digest it was promised
+};
+
+class SegmentStore {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Statuses = std::vector<uint8_t>;  // wire::Status, one an entry
+
+  // Throws PoolLimitError, std::system_error, or std::invalid_argument naming the bad option.
+  explicit SegmentStore(const SegmentStoreOptions& options);
+  ~SegmentStore();
+  SegmentStore(const SegmentStore&) = delete;
+  SegmentStore& operator=(const SegmentStore&) = delete;
+
+  // ---- batches of the data port
+  Statuses pin(const KeyBlock& block, uint32_t pin_ms);
+  // `expected_lengths`: u32 an entry (0: any), or null. Counts as a use; release_reads must follow.
+  std::vector<ReadEntry> acquire_reads(const KeyBlock& block, const uint8_t* expected_lengths);
+  void release_reads(const std::vector<ReadEntry>& reads) noexcept;
+
+  // Gives each entry of [first, first + count) a slot to write, or the status that it needs none. Waits for
+  // space until the deadline, or until `cancelled` is set and interrupt() called. `writes` has one entry for
+  // each of the request.
+  void reserve_writes(const PutRequest& put, uint32_t first, uint32_t count, Clock::time_point deadline,
+                      const std::atomic<bool>& cancelled, std::vector<WriteEntry>& writes);
+  // Seals what was written; all slots of `writes` are given up. Returns the journal number after which
+  // everything in the batch (found EXISTS included) is durable.
+  uint64_t seal_writes(const PutRequest& put, std::vector<WriteEntry>& writes);
+  void abandon_writes(std::vector<WriteEntry>& writes) noexcept;
+
+  // The second is the journal number to wait for.
+  std::pair<Statuses, uint64_t> remove(const KeyBlock& block);
+  // Recomputes digests: OK, MISS, or DIGEST_MISMATCH (now quarantined).
+  Statuses verify(const KeyBlock& block);
+
+  // ---- housekeeping
+  std::vector<NamespaceId> namespaces();
+  void set_namespaces(const std::vector<NamespaceId>& current, const std::vector<NamespaceId>& known);
+  void retire_namespace(const NamespaceId& ns);
+  uint64_t evict_bytes(uint64_t wanted_bytes);
+  // (last_seq, ADD groups in chunks of entries_max entries); what was journalled up to last_seq counts as
+  // handed out.
+  std::pair<uint64_t, std::vector<std::vector<uint8_t>>> inventory(size_t entries_max);
+  Journal& journal() { return journal_; }
+  std::map<std::string, uint64_t> stats();
+  void count_not_committed() { not_committed_.fetch_add(1, std::memory_order_relaxed); }
+
+  const Pool& pool() const { return pool_; }
+  const SegmentStoreOptions& options() const { return options_; }
+  uint32_t slot_count() const { return slot_count_; }
+
+  // Wakes every waiter (for space, for an acknowledgement) so that it looks at its `cancelled` flag.
+  void interrupt();
+  // Stops the evictor and refuses further batches (writes: UNAVAILABLE, reads: MISS). Idempotent; nothing in a
+  // forked child, whose copy must not be destroyed either. The memory goes with the object, when its last user
+  // is done.
+  void close();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  static uint64_t now_ms();
+  bool reserve_one(const PutRequest& put, uint32_t entry, uint64_t wanted_bytes, Clock::time_point deadline,
+                   const std::atomic<bool>& cancelled, WriteEntry& write, Lock& lock);
+  bool is_same(uint32_t occupant, const PutRequest& put, uint32_t entry) const;  // mutex_ held
+  wire::Status seal_one(const PutRequest& put, uint32_t entry, WriteEntry& write,
+                        std::vector<JournalEntry>& added);
+  // Evicts in short critical sections, giving the lock up in between. Returns the bytes freed.
+  uint64_t evict_locked(uint64_t wanted_bytes, Lock& lock);
+  uint64_t evict_step(uint64_t wanted_bytes);  // one critical section; mutex_ held
+  void run_evictor();
+
+  const ProcessOwner owner_;
+  const SegmentStoreOptions options_;
+  const uint32_t slot_count_;
+  const PoolLayout layout_;
+  Pool pool_;
+  Journal journal_;
+
+  std::mutex mutex_;
+  ObjectTable objects_;                   // guarded by mutex_
+  std::condition_variable space_freed_;   // with mutex_
+  std::condition_variable evict_wanted_;  // with mutex_
+  uint32_t space_waiters_ = 0;            // guarded by mutex_
+  bool closed_ = false;                   // guarded by mutex_
+  std::thread evictor_;
+
+  std::atomic<uint64_t> puts_{0}, put_bytes_{0}, gets_{0}, get_bytes_{0}, misses_{0}, exists_hits_{0};
+  std::atomic<uint64_t> evicted_objects_{0}, evicted_bytes_{0}, digest_mismatches_{0}, conflicts_{0};
+  std::atomic<uint64_t> no_space_{0}, not_committed_{0}, evictor_errors_{0};
+};
+
+}  // namespace kvstore

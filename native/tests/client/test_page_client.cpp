@@ -1,0 +1,235 @@
+// The whole client against real segments and a real index.
+#include <sys/wait.h>
+
+#include <thread>
+
+#include "client/page_client.hpp"
+#include "client/page_client_fixture.hpp"
+#include "client/shared_buffer.hpp"
+
+using namespace kvstore;
+using namespace kvstore::testing;
+using wire::Op;
+using wire::Status;
+
+namespace {
+
+void round_trip(PageClientOptions options, bool with_unix, bool registered, Counter get_path,
+                Counter put_path) {
+  options.run_bytes = 65536;
+  Fixture f(options);
+  const std::string path = with_unix ? socket_path() : "";
+  TestSegment segment(f.directory, 0, 1, path);
+  f.open();
+  const struct {
+    size_t keys, shards, size, pieces;
+  } kShapes[] = {{1, 1, 1, 1},     {7, 1, 4097, 3},     {128, 1, 16384, 2},
+                 {9, 3, 12345, 5}, {3, 2, 1000003, 64}, {40, 1, 8191, 40}};
+  unsigned seed = 1;
+  for (const auto& shape : kShapes) {
+    const size_t total = shape.keys * shape.shards * shape.size;
+    SharedBuffer shared(total);
+    std::vector<uint8_t> plain(total), back(total, 0);
+    uint8_t* source = registered ? static_cast<uint8_t*>(shared.data()) : plain.data();
+    fill(source, total, ++seed);
+    Batch out(shape.keys, shape.shards, shape.size, shape.pieces, seed, source);
+    f.put(out);
+    CHECK(out.all(Status::kOk));
+    f.put(out);
+    CHECK(out.all(Status::kExists));
+    Batch in(shape.keys, shape.shards, shape.size, std::min(shape.pieces + 1, shape.size), seed, back.data());
+    f.exists(in, 1000);
+    CHECK(in.all(Status::kOk));
+    f.get(in);
+    CHECK(in.all(Status::kOk));
+    CHECK(std::equal(back.begin(), back.end(), source));
+  }
+  CHECK(f.count(get_path) > 0 && f.count(put_path) > 0);
+  for (const Counter other : {Counter::kTcpBytesGet, Counter::kSameHostBytesGet})
+    CHECK_EQ(f.count(other) > 0, other == get_path);
+  if (with_unix) CHECK_EQ(f.count(Counter::kPutPulledBytes) > 0, registered);
+  CHECK_EQ(
+      f.count(Counter::kTimeouts) + f.count(Counter::kProtocolErrors) + f.count(Counter::kInternalErrors),
+      0u);
+}
+
+}  // namespace
+
+TEST(objects_of_odd_sizes_and_many_pieces_come_back_over_tcp) {
+  round_trip(tcp_only(), false, false, Counter::kTcpBytesGet, Counter::kTcpBytesPut);
+}
+
+TEST(objects_put_from_plain_memory_come_back_on_the_same_host) {
+  round_trip({}, true, false, Counter::kSameHostBytesGet, Counter::kSameHostBytesPut);
+}
+
+TEST(objects_pulled_out_of_a_shared_buffer_come_back_on_the_same_host) {
+  round_trip({}, true, true, Counter::kSameHostBytesGet, Counter::kPutPulledBytes);
+}
+
+TEST(a_get_after_an_exists_asks_no_master) {
+  Fixture f;
+  TestSegment segment(f.directory, 0, 1);
+  f.open();
+  std::vector<uint8_t> memory(16 * 5000);
+  Batch b(16, 1, 5000, 1, 5, memory.data());
+  f.put(b);
+  f.exists(b, 5000);
+  CHECK(b.all(Status::kOk));
+  const int lookups = f.directory.requests(Op::kLookup);
+  f.get(b);
+  CHECK(b.all(Status::kOk));
+  CHECK_EQ(f.directory.requests(Op::kLookup), lookups);
+}
+
+TEST(what_the_directory_promises_and_the_segment_does_not_have_is_a_miss) {
+  Fixture f;
+  std::vector<uint8_t> memory(4 * 5000);
+  TestSegment segment(f.directory, 0, 1);
+  f.open();
+  Batch b(4, 1, 5000, 1, 6, memory.data());
+  b.keys.ns = f.client.namespace_state(f.handle).ns;
+  wire::Writer group;
+  const auto fps = b.keys.fingerprints();
+  group.u8(1).zeros(3).u32(4).raw(b.keys.ns.data(), 8).raw(fps.data(), 4 * kFingerprintBytes);
+  for (int i = 0; i < 4; ++i) group.u32(5000);
+  f.directory.index().apply(0, group.data(), group.size());
+  f.exists(b, 1000);
+  CHECK(b.all(Status::kMiss));
+  f.get(b);
+  CHECK(b.all(Status::kMiss));
+  f.exists(b, 0);
+  CHECK(b.all(Status::kOk));  // without a pin only the directory is asked
+}
+
+TEST(an_object_of_another_length_is_never_copied) {
+  for (const bool same_host : {false, true}) {
+    PageClientOptions options;
+    options.same_host = same_host;
+    Fixture f(options);
+    TestSegment segment(f.directory, 0, 1, same_host ? socket_path() : "");
+    f.open();
+    std::vector<uint8_t> memory(5000, 1), other(5001, 2);
+    Batch b(1, 1, 5000, 1, 7, memory.data()), longer(1, 1, 5001, 1, 7, other.data());
+    f.put(b);
+    CHECK(b.all(Status::kOk));
+    f.get(longer);
+    CHECK(longer.all(Status::kLengthMismatch));
+    CHECK(std::all_of(other.begin(), other.end(), [](uint8_t x) { return x == 2; }));
+    f.put(longer);
+    CHECK(longer.none_ok());
+  }
+}
+
+TEST(a_bumped_namespace_is_empty_for_a_client_that_did_not_bump_it) {
+  Fixture f;
+  TestSegment segment(f.directory, 0, 1);
+  f.open();
+  PageClient second({{"127.0.0.1", f.directory.port(), ""}}, {});
+  const auto opened = second.open_namespace("{\"model\":\"m\"}", "m", Deadline::after_ms(kPlentyMs));
+  CHECK(opened.first == Status::kOk);
+  std::vector<uint8_t> memory(8 * 5000);
+  Batch b(8, 1, 5000, 1, 8, memory.data());
+  f.put(b);
+  CHECK(f.client.bump_namespace(f.handle, Deadline::after_ms(kPlentyMs)) == Status::kOk);
+  second.get(opened.second, b.keys, *b.pieces, Deadline::after_ms(kPlentyMs), b.statuses.data());
+  CHECK(b.all(Status::kMiss));
+  CHECK_EQ(second.namespace_state(opened.second).epoch, 2u);
+  CHECK_EQ(second.counters().value(Counter::kStaleNamespace), 1u);
+  f.put(b);
+  CHECK(b.all(Status::kOk));
+}
+
+TEST(a_removed_object_is_gone_and_a_fetch_finds_only_what_is_there) {
+  Fixture f;
+  TestSegment segment(f.directory, 0, 1);
+  f.open();
+  std::vector<uint8_t> memory(4 * 5000);
+  fill(memory.data(), memory.size(), 9);
+  Batch b(4, 1, 5000, 1, 9, memory.data());
+  f.put(b);
+  Batch first(1, 1, 5000, 1, 9, memory.data());
+  f.client.remove(f.handle, first.keys, Deadline::after_ms(kPlentyMs), first.statuses.data());
+  CHECK(first.all(Status::kOk));
+  f.client.remove(f.handle, first.keys, Deadline::after_ms(kPlentyMs), first.statuses.data());
+  CHECK(first.all(Status::kMiss));
+  const auto lengths =
+      f.client.fetch_lengths(f.handle, b.keys, 10000, Deadline::after_ms(kPlentyMs), b.statuses.data());
+  CHECK(lengths == std::vector<uint32_t>({0, 5000, 5000, 0}));
+  std::vector<uint8_t> one(5000), two(5000);
+  const std::vector<uint64_t> pointers = {0, reinterpret_cast<uint64_t>(one.data()),
+                                          reinterpret_cast<uint64_t>(two.data()), 0};
+  f.client.fetch(f.handle, b.keys, lengths, pointers, Deadline::after_ms(kPlentyMs), b.statuses.data());
+  CHECK(b.statuses == std::vector<uint8_t>({1, 0, 0, static_cast<uint8_t>(Status::kTooLarge)}));
+  CHECK(std::equal(one.begin(), one.end(), memory.begin() + 5000));
+}
+
+TEST(eight_threads_share_one_client) {
+  PageClientOptions options;
+  options.run_bytes = 65536;
+  Fixture f(options);
+  TestSegment near(f.directory, 0, 1, socket_path()), far(f.directory, 1, 2);
+  f.open();
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 8; ++t)
+    threads.emplace_back([&, t] {
+      for (unsigned round = 0; round < 6; ++round) {
+        const size_t size = 3000 + 5000 * ((t + round) % 4);
+        SharedBuffer shared(24 * size);
+        std::vector<uint8_t> back(24 * size);
+        fill(static_cast<uint8_t*>(shared.data()), shared.size_bytes(), 100 * t + round);
+        Batch out(12, 2, size, 3, 100 * t + round, static_cast<uint8_t*>(shared.data()));
+        Batch in(12, 2, size, 2, 100 * t + round, back.data());
+        f.put(out);
+        f.exists(in, 1000);
+        wrong += !in.all(Status::kOk);
+        f.get(in);
+        wrong +=
+            !in.all(Status::kOk) || !out.all(Status::kOk) || !std::equal(back.begin(), back.end(), out.bytes);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(wrong.load(), 0);
+}
+
+TEST(after_close_every_call_answers_as_an_empty_store) {
+  Fixture f;
+  TestSegment segment(f.directory, 0, 1);
+  f.open();
+  std::vector<uint8_t> memory(5000);
+  Batch b(1, 1, 5000, 1, 20, memory.data());
+  f.put(b);
+  f.client.close();
+  f.client.close();
+  f.get(b);
+  CHECK(b.none_ok());
+  f.exists(b, 1000);
+  CHECK(b.none_ok());
+  CHECK(f.client.segments().empty());
+}
+
+#ifndef __SANITIZE_THREAD__
+TEST(a_forked_child_finds_an_empty_store_and_leaves_the_parents_alone) {
+  Fixture f;
+  TestSegment segment(f.directory, 0, 1, socket_path());
+  f.open();
+  std::vector<uint8_t> memory(5000);
+  Batch b(1, 1, 5000, 1, 21, memory.data());
+  f.put(b);
+  f.get(b);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    f.get(b, 1000);
+    f.client.close();
+    ::_exit(b.none_ok() ? 0 : 1);
+  }
+  int outcome = -1;
+  ::waitpid(child, &outcome, 0);
+  CHECK_EQ(outcome, 0);
+  f.get(b);
+  CHECK(b.all(Status::kOk));
+}
+#endif
+
+TEST_MAIN()

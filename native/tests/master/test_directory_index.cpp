@@ -1,0 +1,372 @@
+#include <atomic>
+#include <map>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "check.hpp"
+#include "master/directory_index.hpp"
+
+using namespace kvstore;
+
+namespace {
+
+constexpr uint8_t kAdd = 1, kRemove = 2;
+
+NamespaceId ns_of(uint8_t i) { return {i, 1, 2, 3, 4, 5, 6, 7}; }
+
+Fingerprint fp_of(uint64_t i) {
+  // Two thirds look random, one third collide in everything but a few bits.
+  if (i % 3 == 0) return {i << 40, 0};
+  std::mt19937_64 rng(i);
+  return {rng(), rng()};
+}
+
+void group(wire::Writer& out, uint8_t op, const NamespaceId& ns,
+           const std::vector<std::pair<Fingerprint, uint32_t>>& entries) {
+  out.u8(op).zeros(3).u32(static_cast<uint32_t>(entries.size())).raw(ns.data(), ns.size());
+  for (const auto& [f, length] : entries) out.u64(f.lo).u64(f.hi);
+  for (const auto& [f, length] : entries) out.u32(length);
+}
+
+DirectoryIndex::Applied apply(DirectoryIndex& index, uint32_t segment, uint8_t op, const NamespaceId& ns,
+                              const std::vector<std::pair<Fingerprint, uint32_t>>& entries) {
+  wire::Writer out;
+  group(out, op, ns, entries);
+  return index.apply(segment, out.data(), out.size());
+}
+
+wire::Writer body(uint32_t word, const std::vector<Fingerprint>& fps,
+                  const std::vector<uint32_t>* lengths = nullptr) {
+  wire::Writer out;
+  out.zeros(8).u32(static_cast<uint32_t>(fps.size())).u32(word);
+  if (lengths != nullptr)
+    for (uint32_t length : *lengths) out.u32(length);
+  for (const Fingerprint& f : fps) out.u64(f.lo).u64(f.hi);
+  return out;
+}
+
+std::vector<bool> exists(const DirectoryIndex& index, const std::vector<Fingerprint>& fps) {
+  const wire::Writer request = body(0, fps);
+  const wire::Writer reply = index.exists(request.data(), request.size());
+  wire::Reader reader(reply.data(), reply.size());
+  CHECK_EQ(reader.u32("count"), fps.size());
+  reader.u32("reserved");
+  const uint8_t* bits = reader.bytes((fps.size() + 7) / 8, "bits");
+  std::vector<bool> out;
+  for (size_t i = 0; i < fps.size(); ++i) out.push_back((bits[i / 8] >> (i % 8) & 1) != 0);
+  return out;
+}
+
+struct Looked {
+  std::vector<std::set<uint32_t>> segments;
+  std::vector<uint32_t> lengths;
+};
+
+Looked lookup(const DirectoryIndex& index, const std::vector<Fingerprint>& fps, uint8_t replicas) {
+  const wire::Writer request = body(replicas, fps);
+  const wire::Writer reply = index.lookup(request.data(), request.size());
+  wire::Reader reader(reply.data(), reply.size());
+  const uint32_t count = reader.u32("count");
+  CHECK_EQ(reader.u32("replicas"), uint32_t{replicas});
+  Looked out{std::vector<std::set<uint32_t>>(count), {}};
+  for (uint32_t r = 0; r < replicas; ++r)
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t segment = reader.u32("segment");
+      if (segment != wire::kNoSegment) out.segments[i].insert(segment);
+    }
+  for (uint32_t i = 0; i < count; ++i) out.lengths.push_back(reader.u32("length"));
+  CHECK_EQ(reader.left(), size_t{0});
+  return out;
+}
+
+// The same thing, done the obvious way.
+struct Model {
+  std::map<std::pair<uint64_t, uint64_t>, std::map<uint32_t, std::pair<uint32_t, uint8_t>>> entries;
+  std::set<uint32_t> silent;
+
+  DirectoryIndex::Usage usage(uint32_t segment) const {
+    DirectoryIndex::Usage u;
+    for (const auto& [f, holders] : entries)
+      if (const auto it = holders.find(segment); it != holders.end())
+        ++u.entries, u.bytes += it->second.first;
+    return u;
+  }
+  bool served(const Fingerprint& f) const {
+    const auto it = entries.find({f.lo, f.hi});
+    if (it == entries.end()) return false;
+    for (const auto& [segment, value] : it->second)
+      if (silent.count(segment) == 0) return true;
+    return false;
+  }
+};
+
+}  // namespace
+
+TEST(random_operations_agree_with_a_map) {
+  for (uint64_t seed : {1u, 2u, 3u}) {
+    std::fprintf(stderr, "seed %llu\n", static_cast<unsigned long long>(seed));
+    std::mt19937_64 rng(seed);
+    DirectoryIndex index;
+    Model model;
+    constexpr uint64_t kKeys = 4000;
+    constexpr uint32_t kSegments = 6;
+    for (int step = 0; step < 3000; ++step) {
+      const auto segment = static_cast<uint32_t>(rng() % kSegments);
+      const uint64_t dice = rng() % 100;
+      if (dice < 90) {
+        wire::Writer batch;
+        DirectoryIndex::Applied want;
+        for (uint64_t g = 0, groups = 1 + rng() % 3; g < groups; ++g) {
+          const bool add = rng() % 100 < (step / 500 % 2 == 0 ? 70u : 30u);
+          std::vector<std::pair<Fingerprint, uint32_t>> entries;
+          const uint8_t ns = rng() % 3;
+          for (uint64_t i = 0, n = rng() % 24; i < n; ++i) {
+            const Fingerprint f = fp_of(rng() % kKeys);
+            const auto length = static_cast<uint32_t>(rng() % 100000);
+            entries.emplace_back(f, length);
+            auto& holders = model.entries[{f.lo, f.hi}];
+            if (add)
+              want.added += holders.insert_or_assign(segment, std::make_pair(length, ns)).second;
+            else
+              want.removed += holders.erase(segment);
+            if (holders.empty()) model.entries.erase({f.lo, f.hi});
+          }
+          group(batch, add ? kAdd : kRemove, ns_of(ns), entries);
+        }
+        const auto got = index.apply(segment, batch.data(), batch.size());
+        CHECK_EQ(got.added, want.added);
+        CHECK_EQ(got.removed, want.removed);
+      } else if (dice < 92) {
+        uint64_t want = 0;
+        for (auto it = model.entries.begin(); it != model.entries.end();) {
+          want += it->second.erase(segment);
+          it = it->second.empty() ? model.entries.erase(it) : std::next(it);
+        }
+        CHECK_EQ(index.drop_segment(segment), want);
+      } else {
+        const bool serving = rng() % 2 == 0;
+        index.set_serving(segment, serving);
+        if (serving)
+          model.silent.erase(segment);
+        else
+          model.silent.insert(segment);
+      }
+      if (step % 50 != 0) continue;
+      std::vector<Fingerprint> fps;
+      for (int i = 0; i < 333; ++i) fps.push_back(fp_of(rng() % (kKeys + 500)));
+      const auto there = exists(index, fps);
+      const auto looked = lookup(index, fps, 4);
+      for (size_t i = 0; i < fps.size(); ++i) {
+        CHECK_EQ(there[i], model.served(fps[i]));
+        CHECK_EQ(looked.segments[i].empty(), !there[i]);
+        for (uint32_t holder : looked.segments[i]) {
+          const auto& held = model.entries.at({fps[i].lo, fps[i].hi});
+          CHECK(model.silent.count(holder) == 0);
+          CHECK_EQ(held.at(holder).first, looked.lengths[i]);
+        }
+      }
+      uint64_t total = 0;
+      std::map<NamespaceId, uint64_t> per_ns;
+      for (const auto& [f, holders] : model.entries) {
+        total += holders.size();
+        for (const auto& [holder, value] : holders) ++per_ns[ns_of(value.second)];
+      }
+      CHECK_EQ(index.entry_count(), total);
+      for (uint32_t s = 0; s < kSegments; ++s) {
+        CHECK_EQ(index.segment_usage(s).entries, model.usage(s).entries);
+        CHECK_EQ(index.segment_usage(s).bytes, model.usage(s).bytes);
+      }
+      const auto usage = index.namespace_usage();
+      CHECK_EQ(usage.size(), per_ns.size());
+      for (const auto& [id, u] : usage) CHECK_EQ(u.entries, per_ns.at(id));
+    }
+  }
+}
+
+TEST(grows_to_a_million_within_80_bytes_an_entry) {
+  DirectoryIndex index;
+  constexpr uint64_t kCount = 1000000, kBatch = 10000;
+  std::mt19937_64 rng(4);
+  std::vector<std::pair<Fingerprint, uint32_t>> all;
+  for (uint64_t i = 0; i < kCount; ++i) all.push_back({{rng(), rng()}, 1000});
+  for (uint64_t i = 0; i < kCount; i += kBatch)
+    apply(index, static_cast<uint32_t>(i / kBatch % 4), kAdd, ns_of(1),
+          {all.begin() + static_cast<long>(i), all.begin() + static_cast<long>(i + kBatch)});
+  CHECK_EQ(index.entry_count(), kCount);
+  CHECK(index.memory_bytes() <= 80 * kCount);
+  std::vector<Fingerprint> some;
+  for (uint64_t i = 0; i < kCount; i += 997) some.push_back(all[i].first);
+  for (bool found : exists(index, some)) CHECK(found);
+  CHECK_EQ(index.drop_segment(2, 1000), uint64_t{1000});
+  CHECK_EQ(index.drop_segment(2), kCount / 4 - 1000);
+  CHECK_EQ(index.drop_segment(2), uint64_t{0});
+  CHECK_EQ(index.entry_count(), kCount * 3 / 4);
+}
+
+TEST(churn_does_not_grow_memory) {
+  DirectoryIndex index;
+  std::mt19937_64 rng(5);
+  uint64_t settled = 0;
+  for (int round = 0; round < 200; ++round) {
+    std::vector<std::pair<Fingerprint, uint32_t>> entries;
+    for (int i = 0; i < 5000; ++i) entries.push_back({{rng(), rng()}, 10});
+    apply(index, 0, kAdd, ns_of(static_cast<uint8_t>(round)), entries);
+    apply(index, 0, kRemove, ns_of(static_cast<uint8_t>(round)), entries);
+    if (round == 1) settled = index.memory_bytes();
+  }
+  CHECK_EQ(index.entry_count(), uint64_t{0});
+  CHECK_EQ(index.memory_bytes(), settled);
+}
+
+TEST(a_malformed_batch_changes_nothing) {
+  DirectoryIndex index;
+  wire::Writer batch;
+  group(batch, kAdd, ns_of(1), {{fp_of(1), 10}, {fp_of(2), 20}});
+  group(batch, kAdd, ns_of(1), {{fp_of(4), 30}});
+  const size_t first_group = 16 + 2 * 20;
+  for (size_t cut = 1; cut < batch.size(); ++cut) {
+    if (cut == first_group) continue;  // that is a whole batch
+    CHECK_THROWS(index.apply(0, batch.data(), cut), wire::WireError);
+  }
+  wire::Writer bad_op = batch;
+  bad_op.buffer()[first_group] = 3;
+  CHECK_THROWS(index.apply(0, bad_op.data(), bad_op.size()), wire::WireError);
+  wire::Writer too_long = batch;
+  too_long.buffer()[too_long.size() - 1] = 0x7F;
+  CHECK_THROWS(index.apply(0, too_long.data(), too_long.size()), wire::WireError);
+  CHECK_THROWS(index.apply(DirectoryIndex::kSegmentsMax, batch.data(), batch.size()), wire::WireError);
+  CHECK_EQ(index.entry_count(), uint64_t{0});
+  CHECK(index.namespace_usage().empty());
+}
+
+TEST(malformed_queries_are_refused) {
+  DirectoryIndex index;
+  const std::vector<uint32_t> lengths = {5, 6, 7};
+  const wire::Writer query = body(1, {fp_of(1), fp_of(2), fp_of(3)});
+  const wire::Writer place = body(wire::kNoSegment, {fp_of(1), fp_of(2), fp_of(3)}, &lengths);
+  for (size_t cut = 0; cut < query.size(); ++cut) {
+    CHECK_THROWS(index.exists(query.data(), cut), wire::WireError);
+    CHECK_THROWS(index.lookup(query.data(), cut), wire::WireError);
+  }
+  for (size_t cut = 0; cut < place.size(); ++cut) {
+    CHECK_THROWS(index.place(place.data(), cut, {1}, 100), wire::WireError);
+    CHECK_THROWS(index.place_demand(place.data(), cut), wire::WireError);
+  }
+  for (uint8_t replicas : {0, 5, 255}) {
+    const wire::Writer bad = body(replicas, {fp_of(1)});
+    CHECK_THROWS(index.lookup(bad.data(), bad.size()), wire::WireError);
+  }
+  wire::Writer huge;
+  huge.zeros(8).u32(wire::kEntriesMax + 1).u32(0);
+  try {
+    index.exists(huge.data(), huge.size());
+    CHECK(false);
+  } catch (const wire::WireError& e) {
+    CHECK_EQ(e.status, wire::Status::kTooLarge);
+  }
+}
+
+TEST(place_stripes_the_absent_in_runs) {
+  DirectoryIndex index;
+  apply(index, 3, kAdd, ns_of(1), {{fp_of(1), 100}});
+  const std::vector<uint32_t> lengths(6, 100);
+  const wire::Writer request =
+      body(0, {fp_of(1), fp_of(2), fp_of(4), fp_of(5), fp_of(7), fp_of(8)}, &lengths);
+  const auto placed = [&](const std::vector<uint32_t>& segments) {
+    const wire::Writer reply = index.place(request.data(), request.size(), segments, 200);
+    wire::Reader reader(reply.data(), reply.size());
+    reader.bytes(8, "count and reserved");
+    std::vector<uint32_t> out;
+    while (reader.left() > 0) out.push_back(reader.u32("segment"));
+    return out;
+  };
+  CHECK(placed({7, 9}) == (std::vector<uint32_t>{wire::kAlreadyThere, 7, 7, 9, 9, 7}));
+  CHECK(placed({}) == (std::vector<uint32_t>{wire::kAlreadyThere, wire::kNoSegment, wire::kNoSegment,
+                                             wire::kNoSegment, wire::kNoSegment, wire::kNoSegment}));
+  const std::vector<uint32_t> other(1, 101);
+  const wire::Writer disagreeing = body(0, {fp_of(1)}, &other);
+  const wire::Writer refused = index.place(disagreeing.data(), disagreeing.size(), {7, 9}, 200);
+  wire::Reader answer(refused.data(), refused.size());
+  answer.bytes(8, "count and reserved");
+  CHECK_EQ(answer.u32("segment"), wire::kOtherLength);
+  const auto demand = index.place_demand(request.data(), request.size());
+  CHECK_EQ(demand.entries, uint64_t{5});
+  CHECK_EQ(demand.bytes, uint64_t{500});
+}
+
+TEST(holders_that_disagree_on_the_length_are_not_mixed) {
+  DirectoryIndex index;
+  apply(index, 0, kAdd, ns_of(1), {{fp_of(1), 100}});
+  apply(index, 1, kAdd, ns_of(1), {{fp_of(1), 100}});
+  apply(index, 2, kAdd, ns_of(1), {{fp_of(1), 999}});
+  const auto looked = lookup(index, {fp_of(1)}, 4);
+  CHECK((looked.lengths[0] == 999 && looked.segments[0] == std::set<uint32_t>{2}) ||
+        (looked.lengths[0] == 100 && looked.segments[0] == std::set<uint32_t>{0, 1}));
+  CHECK_EQ(index.find(fp_of(1))->segments.size(), size_t{3});
+}
+
+TEST(an_inventory_removes_what_it_does_not_name) {
+  DirectoryIndex index;
+  apply(index, 0, kAdd, ns_of(1), {{fp_of(1), 1}, {fp_of(2), 2}, {fp_of(4), 4}});
+  apply(index, 1, kAdd, ns_of(1), {{fp_of(2), 2}});
+  for (int round = 0; round < 3; ++round) {
+    index.begin_inventory(0);
+    apply(index, 0, kAdd, ns_of(1), {{fp_of(1), 1}});
+    // The first round is abandoned half-way, and begun again.
+    if (round == 0) continue;
+    apply(index, 0, kAdd, ns_of(1), {{fp_of(5), 5}});
+    CHECK_EQ(index.end_inventory(0), uint64_t(round == 1 ? 2 : 0));
+  }
+  CHECK(exists(index, {fp_of(1), fp_of(2), fp_of(4), fp_of(5)}) ==
+        (std::vector<bool>{true, true, false, true}));
+  CHECK(index.find(fp_of(2))->segments == std::vector<uint32_t>{1});
+}
+
+TEST(a_snapshot_rebuilds_the_segment) {
+  DirectoryIndex index, copy;
+  std::mt19937_64 rng(6);
+  for (uint8_t ns = 0; ns < 3; ++ns) {
+    std::vector<std::pair<Fingerprint, uint32_t>> entries;
+    for (int i = 0; i < 700; ++i) entries.push_back({{rng(), rng()}, static_cast<uint32_t>(rng() % 5000)});
+    apply(index, 2, kAdd, ns_of(ns), entries);
+  }
+  const auto chunks = index.snapshot(2, 500);
+  CHECK_EQ(chunks.size(), size_t{5});
+  for (const auto& chunk : chunks) copy.apply(9, chunk.data(), chunk.size());
+  CHECK_EQ(copy.segment_usage(9).entries, index.segment_usage(2).entries);
+  CHECK_EQ(copy.segment_usage(9).bytes, index.segment_usage(2).bytes);
+  CHECK_EQ(copy.namespace_usage().size(), size_t{3});
+  CHECK(index.snapshot(77, 10).empty());
+}
+
+TEST(readers_and_a_writer_run_together) {
+  DirectoryIndex index;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> readers;
+  for (int t = 0; t < 2; ++t)
+    readers.emplace_back([&, t] {
+      std::mt19937_64 rng(static_cast<uint64_t>(t));
+      std::vector<Fingerprint> fps;
+      for (int i = 0; i < 128; ++i) fps.push_back(fp_of(rng() % 3000));
+      const wire::Writer request = body(2, fps);
+      while (!stop) {
+        index.exists(request.data(), request.size());
+        index.lookup(request.data(), request.size());
+        index.snapshot(1, 100);
+        index.find(fps[0]);
+      }
+    });
+  std::mt19937_64 rng(9);
+  for (int step = 0; step < 600; ++step) {
+    std::vector<std::pair<Fingerprint, uint32_t>> entries;
+    for (int i = 0; i < 64; ++i) entries.emplace_back(fp_of(rng() % 3000), 10);
+    apply(index, static_cast<uint32_t>(rng() % 3), rng() % 2 ? kAdd : kRemove, ns_of(1), entries);
+    if (step % 100 == 0) index.drop_segment(1);
+    if (step % 50 == 0) index.set_serving(0, step % 100 == 0);
+  }
+  stop = true;
+  for (auto& reader : readers) reader.join();
+}
+
+TEST_MAIN()

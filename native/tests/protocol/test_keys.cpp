@@ -1,0 +1,81 @@
+#include <string>
+
+#include "base/sha256.hpp"
+#include "check.hpp"
+#include "protocol/keys.hpp"
+
+using namespace kvstore;
+
+static std::string hex(const uint8_t* p, size_t n) {
+  static const char digits[] = "0123456789abcdef";
+  std::string out;
+  for (size_t i = 0; i < n; ++i) out += digits[p[i] >> 4], out += digits[p[i] & 15];
+  return out;
+}
+
+// FIPS 180-4 example values.
+TEST(sha256_known_values) {
+  auto of = [](std::string_view s) {
+    auto d = sha256({s});
+    return hex(d.data(), d.size());
+  };
+  CHECK_EQ(of(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  CHECK_EQ(of("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  CHECK_EQ(of("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
+           "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  CHECK_EQ(of(std::string(1000, 'a')), "41edece42d63e8d9bf515a9ba6932e1c20cbc9f5a5d134645adb5db1b9737ea3");
+}
+
+TEST(sha256_joins_its_parts) { CHECK(sha256({"ab", "", "c"}) == sha256({"abc"})); }
+
+TEST(page_hash_reads_hex_and_hashes_the_rest) {
+  const std::string digits = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+  CHECK(page_hash(digits) == sha256({"abc"}));
+  CHECK(page_hash("g" + digits.substr(1)) == string_hash("g" + digits.substr(1)));
+  CHECK(page_hash("short") == string_hash("short"));
+}
+
+TEST(fingerprints_of_different_coordinates_differ) {
+  NamespaceId a{1}, b{2};
+  Shard other = kWholeShard;
+  other[4] = 1;
+  const PageHash hash = string_hash("page");
+  const auto fp = [&](const NamespaceId& ns, uint16_t pool, const Shard& shard) {
+    return fingerprint(fingerprint_salt(ns, pool, shard), hash.data());
+  };
+  CHECK(fp(a, 0, kWholeShard) == fp(a, 0, kWholeShard));
+  CHECK(fp(a, 0, kWholeShard) != fp(b, 0, kWholeShard));
+  CHECK(fp(a, 0, kWholeShard) != fp(a, 1, kWholeShard));
+  CHECK(fp(a, 0, kWholeShard) != fp(a, 0, other));
+}
+
+TEST(namespace_ids_change_with_epoch_and_identity) {
+  CHECK(namespace_id("{}", 0) != namespace_id("{}", 1));
+  CHECK(namespace_id("{}", 0) != namespace_id("{ }", 0));
+}
+
+TEST(key_block_round_trip_and_caps) {
+  std::vector<uint8_t> shards(2 * kShardBytes, 3), hashes(5 * kHashBytes, 9);
+  KeyBlock block;
+  block.ns = {1, 2, 3, 4, 5, 6, 7, 8};
+  block.pool = 4, block.shard_count = 2, block.key_count = 5;
+  block.shards = shards.data(), block.hashes = hashes.data();
+  wire::Writer w;
+  write_key_block(w, block);
+  wire::Reader r(w.data(), w.size());
+  const KeyBlock back = read_key_block(r);
+  CHECK_EQ(back.entry_count(), 10u);
+  CHECK(back.key(7) == block.key(7));
+  CHECK_EQ(r.left(), size_t{0});
+  for (size_t cut = 0; cut < w.size(); ++cut) {
+    wire::Reader half(w.data(), cut);
+    CHECK_THROWS(read_key_block(half), wire::WireError);
+  }
+  block.key_count = 0;
+  wire::Writer none;
+  write_key_block(none, block);
+  wire::Reader rn(none.data(), none.size());
+  CHECK_THROWS(read_key_block(rn), wire::WireError);
+}
+
+TEST_MAIN()

@@ -1,0 +1,188 @@
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "check.hpp"
+#include "segment/object_fixture.hpp"
+#include "segment/object_table.hpp"
+
+using namespace kvstore;
+
+// Ten objects of 10 units each fill it.
+constexpr uint64_t kObject = 5120;
+
+struct Table {
+  static constexpr uint32_t kSlots = 32;
+  static constexpr uint64_t kDataOffset = kSlots * sizeof(SlotHeader);
+  std::unique_ptr<uint8_t[]> memory{new uint8_t[kDataOffset + 10 * kObject]()};
+  ObjectTable objects{memory.get(), kDataOffset, 10 * kObject, kSlots, "lru", 5 * kObject};
+
+  static Key key(int i, const NamespaceId& ns = testing::kNs) {
+    return {ns, 0, kWholeShard, string_hash(std::to_string(i))};
+  }
+  static Fingerprint fp(const Key& key) {
+    return fingerprint(fingerprint_salt(key.ns, key.pool, key.shard), key.hash.data());
+  }
+  uint32_t add(int i, const NamespaceId& ns = testing::kNs) {
+    const uint32_t slot = objects.reserve(key(i, ns), kObject, 0, {});
+    if (slot != kNoSlot) objects.seal(slot, fp(key(i, ns)), 1, 0);
+    return slot;
+  }
+  bool has(int i, const NamespaceId& ns = testing::kNs) const {
+    return objects.find(fp(key(i, ns)), key(i, ns)) != kNoSlot;
+  }
+  std::vector<JournalEntry> evict(uint64_t bytes, uint64_t now_ms = 1, uint32_t steps = 1000) {
+    std::vector<JournalEntry> removed;
+    objects.evict(bytes, steps, now_ms, removed);
+    return removed;
+  }
+};
+
+TEST(what_is_being_written_is_not_found_and_gives_its_memory_back_when_abandoned) {
+  Table t;
+  const uint32_t slot = t.objects.reserve(Table::key(1), kObject, 0, "its text");
+  CHECK(slot != kNoSlot);
+  CHECK(!t.has(1));
+  CHECK(t.objects.used_bytes() > kObject);  // the text lies behind the bytes
+  CHECK(std::memcmp(t.objects.data(slot) + kObject, "its text", 8) == 0);
+  t.objects.abandon(slot);
+  CHECK_EQ(t.objects.used_bytes(), uint64_t{0});
+  t.objects.abandon(slot);
+  CHECK_EQ(t.objects.misuse_count(), uint64_t{1});
+  CHECK_EQ(t.objects.used_bytes(), uint64_t{0});
+}
+
+TEST(sealed_objects_are_found_by_their_whole_key_only) {
+  Table t;
+  const uint32_t slot = t.add(1);
+  CHECK(t.has(1));
+  Key liar = Table::key(1);
+  liar.hash[31] ^= 1;  // beyond what the fingerprint covers
+  CHECK(Table::fp(liar) == Table::fp(Table::key(1)));
+  CHECK_EQ(t.objects.find(Table::fp(liar), liar), kNoSlot);
+  CHECK_EQ(t.objects.occupant(Table::fp(liar)), slot);
+}
+
+TEST(eviction_takes_the_least_recently_used_first) {
+  Table t;
+  for (int i = 0; i < 10; ++i) t.add(i);
+  CHECK_EQ(t.add(10), kNoSlot);
+  t.objects.use(t.objects.occupant(Table::fp(Table::key(0))));
+  const auto removed = t.evict(2 * kObject);
+  CHECK_EQ(removed.size(), size_t{2});
+  CHECK(removed[0].op == JournalOp::kRemove && removed[0].fp == Table::fp(Table::key(1)) &&
+        removed[0].ns == testing::kNs);
+  CHECK(t.has(0) && !t.has(1) && !t.has(2) && t.has(3));
+  CHECK(t.add(10) != kNoSlot);
+}
+
+TEST(pinned_objects_and_ones_being_read_are_never_evicted) {
+  Table t;
+  std::vector<uint32_t> slots;
+  for (int i = 0; i < 10; ++i) slots.push_back(t.add(i));
+  for (int i = 0; i < 4; ++i) CHECK(t.objects.pin(slots[i], 1, 1000));
+  for (int i = 4; i < 8; ++i) t.objects.hold(slots[i]);
+  CHECK_EQ(t.evict(100 * kObject).size(), size_t{2});
+  for (int i = 0; i < 8; ++i) CHECK(t.has(i));
+  for (int i = 4; i < 8; ++i) CHECK(!t.objects.unhold(slots[i]));
+  CHECK_EQ(t.evict(100 * kObject, 1000).size(), size_t{4});  // readers left, pins run to 1001
+  CHECK_EQ(t.evict(100 * kObject, 1001).size(), size_t{4});
+  CHECK_EQ(t.objects.used_bytes(), uint64_t{0});
+}
+
+TEST(a_bounded_scan_gets_past_pinned_objects_in_the_end) {
+  Table t;
+  std::vector<uint32_t> slots;
+  for (int i = 0; i < 10; ++i) slots.push_back(t.add(i));
+  for (int i = 0; i < 5; ++i) t.objects.pin(slots[i], 1, 1000);
+  CHECK_EQ(t.evict(kObject, 1, 3).size(), size_t{0});
+  CHECK_EQ(t.evict(kObject, 1, 3).size(), size_t{1});
+}
+
+TEST(a_removed_object_keeps_its_bytes_until_its_last_reader_leaves) {
+  Table t;
+  const uint32_t slot = t.add(1);
+  t.objects.hold(slot);
+  t.objects.hold(slot);
+  const uint64_t generation = t.objects.header(slot).generation.load();
+  CHECK(t.objects.remove(slot).op == JournalOp::kRemove);
+  CHECK(!t.has(1));
+  CHECK(!t.objects.unhold(slot));
+  CHECK_EQ(t.objects.header(slot).generation.load(), generation);
+  CHECK_EQ(t.objects.used_bytes(), kObject);
+  CHECK(t.objects.unhold(slot));
+  CHECK_EQ(t.objects.used_bytes(), uint64_t{0});
+  CHECK(t.objects.header(slot).generation.load() > generation);
+  CHECK(!t.objects.unhold(slot));
+  CHECK_EQ(t.objects.misuse_count(), uint64_t{1});
+}
+
+TEST(a_quarantined_slot_is_not_found_and_its_memory_never_comes_back) {
+  Table t;
+  const uint32_t slot = t.add(1);
+  t.objects.hold(slot);
+  const auto removed = t.objects.quarantine(slot);
+  CHECK(removed && removed->op == JournalOp::kRemove && removed->fp == Table::fp(Table::key(1)));
+  CHECK(!t.objects.quarantine(slot));
+  t.objects.unhold(slot);
+  CHECK(!t.has(1));
+  CHECK_EQ(t.objects.header(slot).state, SlotState::kQuarantined);
+  t.evict(100 * kObject);
+  CHECK_EQ(t.objects.used_bytes(), kObject);
+  CHECK_EQ(t.objects.quarantined_count(), 1u);
+  for (int i = 2; i < 11; ++i) CHECK(t.add(i) != kNoSlot);
+  CHECK_EQ(t.add(11), kNoSlot);
+}
+
+TEST(objects_of_retired_namespaces_go_first_whatever_pins_they_have) {
+  Table t;
+  const NamespaceId old{'o'};
+  for (int i = 0; i < 3; ++i) t.add(i);
+  for (int i = 3; i < 6; ++i) t.objects.pin(t.add(i, old), 1, 60000);
+  t.objects.retire(old);
+  CHECK_EQ(t.objects.inventory().size(), size_t{3});
+  const auto removed = t.evict(3 * kObject);
+  CHECK_EQ(removed.size(), size_t{3});
+  for (const JournalEntry& e : removed) CHECK(e.ns == old);
+  for (int i = 0; i < 3; ++i) CHECK(t.has(i));
+  CHECK_EQ(t.objects.pinned_bytes(1), uint64_t{0});
+}
+
+TEST(only_so_many_retired_namespaces_are_remembered_and_current_ones_come_back) {
+  NamespaceTable table(4);
+  const auto ns = [](uint32_t i) {
+    NamespaceId id{};
+    std::memcpy(id.data(), &i, sizeof(i));
+    return id;
+  };
+  for (uint32_t i = 0; i < NamespaceTable::kRetiredMax + 3; ++i) table.retire(ns(i));
+  CHECK(!table.is_retired(ns(2)) && table.is_retired(ns(3)));
+  table.add(0, ns(900000));
+  table.add(1, ns(900001));
+  table.add(2, ns(900002));
+  table.set_current({ns(900000), ns(5)}, table.populated());
+  CHECK(!table.is_retired(ns(5)) && !table.is_retired(ns(900000)) && table.is_retired(ns(900001)));
+  CHECK(table.is_retired(ns(900002)));
+  table.set_current({ns(900000), ns(900002)}, {ns(900000), ns(900001)});
+  CHECK_EQ(table.retired_slot(), 1u);
+  table.set_current({ns(900000), ns(900001)}, {});  // what is not known is left as it is
+  CHECK(!table.is_retired(ns(900002)));
+  CHECK_EQ(table.retired_slot(), kNoSlot);
+}
+
+TEST(slots_run_out_like_bytes_do) {
+  Table t;
+  std::vector<uint32_t> small;
+  for (uint32_t i = 0; i < Table::kSlots; ++i) {
+    const uint32_t slot = t.objects.reserve(Table::key(static_cast<int>(i)), 1, 0, {});
+    CHECK(slot != kNoSlot);
+    small.push_back(slot);
+  }
+  CHECK_EQ(t.objects.reserve(Table::key(99), 1, 0, {}), kNoSlot);
+  CHECK(t.objects.is_fuller_than(0.95));
+  for (const uint32_t slot : small) t.objects.abandon(slot);
+  CHECK_EQ(t.objects.slots_free(), Table::kSlots);
+}
+
+TEST_MAIN()

@@ -1,0 +1,238 @@
+#include <atomic>
+#include <cstdio>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.hpp"
+#include "segment/object_fixture.hpp"
+#include "segment/segment_store.hpp"
+
+using namespace kvstore;
+using namespace kvstore::testing;
+using wire::Status;
+
+TEST(a_put_object_is_read_back_and_counted) {
+  SegmentStore store(small_store());
+  CHECK_EQ(put_one(store, "a", 10000), Status::kOk);
+  CHECK_EQ(put_one(store, "a", 10000), Status::kExists);
+  CHECK_EQ(put_one(store, "a", 10001), Status::kConflict);
+  CHECK_EQ(get_one(store, "a"), Status::kOk);
+  CHECK_EQ(get_one(store, "b"), Status::kMiss);
+  const auto stats = store.stats();
+  CHECK_EQ(stats.at("puts"), uint64_t{1});
+  CHECK_EQ(stats.at("put_bytes"), uint64_t{10000});
+  CHECK_EQ(stats.at("gets"), uint64_t{1});
+  CHECK_EQ(stats.at("misses"), uint64_t{1});
+  CHECK_EQ(stats.at("conflicts"), uint64_t{1});
+}
+
+TEST(of_many_writers_of_one_key_exactly_one_seals_it) {
+  SegmentStore store(small_store(8 << 20));
+  for (int round = 0; round < 20; ++round) {
+    const std::string name = "round " + std::to_string(round);
+    std::atomic<int> sealed{0}, existed{0};
+    std::vector<std::thread> writers;
+    for (int i = 0; i < 6; ++i)
+      writers.emplace_back([&] {
+        const Status status = put_one(store, name, 60000);
+        sealed += status == Status::kOk;
+        existed += status == Status::kExists;
+      });
+    for (std::thread& w : writers) w.join();
+    CHECK_EQ(sealed.load(), 1);
+    CHECK_EQ(existed.load(), 5);
+    CHECK_EQ(get_one(store, name), Status::kOk);
+  }
+  CHECK_EQ(store.stats().at("object_count"), uint64_t{20});
+  CHECK_EQ(store.stats().at("used_bytes"), uint64_t{20 * ExtentAllocator::rounded(60000)});
+  CHECK_EQ(store.stats().at("conflicts"), uint64_t{0});
+}
+
+TEST(the_same_key_with_other_bytes_is_exists_and_counted_as_a_conflict) {
+  SegmentStore store(small_store());
+  const Keys keys({"k"});
+  const Put put(keys, 4);
+  std::vector<WriteEntry> first(1), second(1);
+  const auto deadline = SegmentStore::Clock::now() + std::chrono::seconds(1);
+  store.reserve_writes(put.request(), 0, 1, deadline, kNever, first);
+  store.reserve_writes(put.request(), 0, 1, deadline, kNever, second);
+  CHECK(first[0].data != nullptr && second[0].data != nullptr && first[0].data != second[0].data);
+  first[0].digest = copy_crc32c(0, first[0].data, "AAAA", 4);
+  second[0].digest = copy_crc32c(0, second[0].data, "BBBB", 4);
+  CHECK_EQ(store.seal_writes(put.request(), second), uint64_t{1});
+  CHECK_EQ(store.seal_writes(put.request(), first), uint64_t{1});  // durable when the other's entry is
+  CHECK_EQ(second[0].status, Status::kOk);
+  CHECK_EQ(first[0].status, Status::kExists);
+  CHECK_EQ(store.stats().at("conflicts"), uint64_t{1});
+  CHECK_EQ(store.journal().last_seq(), uint64_t{1});
+}
+
+TEST(three_times_the_capacity_with_readers_refuses_nothing_and_never_serves_a_wrong_byte) {
+  SegmentStore store(small_store(2 << 20));
+  const unsigned seed = std::random_device{}();
+  std::fprintf(stderr, "seed %u\n", seed);
+  std::atomic<bool> done{false};
+  std::atomic<int> wrong{0}, refused{0}, hits{0};
+  std::vector<std::thread> threads;
+  for (unsigned r = 0; r < 2; ++r)
+    threads.emplace_back([&, r] {
+      std::mt19937 rng(seed + r);
+      while (!done.load()) {
+        const Status status = get_one(store, std::to_string(rng() % 400));
+        hits += status == Status::kOk;
+        wrong += status != Status::kOk && status != Status::kMiss;
+      }
+    });
+  std::vector<std::thread> writers;
+  for (int w = 0; w < 2; ++w)
+    writers.emplace_back([&, w] {
+      for (int i = w; i < 400; i += 2) {
+        const Status status =
+            put_one(store, std::to_string(i), 10000 + static_cast<uint32_t>(i * 37 % 12000));
+        refused += status != Status::kOk;
+      }
+    });
+  for (std::thread& t : writers) t.join();
+  done = true;
+  for (std::thread& t : threads) t.join();
+  CHECK_EQ(wrong.load(), 0);
+  CHECK_EQ(refused.load(), 0);
+  CHECK(store.stats().at("evicted_objects") > 200);
+  CHECK_EQ(store.stats().at("no_space"), uint64_t{0});
+  // Of what the writers put, either's last may be old by now: one of them may have run long before the other.
+  CHECK_EQ(put_one(store, "last", 20000), Status::kOk);
+  CHECK_EQ(get_one(store, "last"), Status::kOk);
+}
+
+TEST(the_evictor_brings_the_pool_under_the_low_watermark_by_itself) {
+  SegmentStoreOptions options = small_store(1 << 20);
+  options.high_watermark = 0.8;
+  options.low_watermark = 0.5;
+  SegmentStore store(options);
+  for (int i = 0; i < 17; ++i) CHECK_EQ(put_one(store, std::to_string(i), 50000), Status::kOk);
+  const auto deadline = SegmentStore::Clock::now() + std::chrono::seconds(10);
+  while (store.stats().at("used_bytes") > options.capacity_bytes / 2 && SegmentStore::Clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(store.stats().at("used_bytes") <= options.capacity_bytes / 2);
+  CHECK(store.stats().at("used_bytes") > options.capacity_bytes / 3);
+  CHECK_EQ(get_one(store, "16"), Status::kOk);
+  CHECK_EQ(get_one(store, "0"), Status::kMiss);
+}
+
+TEST(of_a_batch_the_tail_is_evicted_before_the_head) {
+  SegmentStoreOptions options = small_store(1 << 20);
+  options.high_watermark = options.low_watermark = 1;
+  SegmentStore store(options);
+  std::vector<std::string> names;
+  for (int i = 0; i < 8; ++i) names.push_back(std::to_string(i));
+  const Keys keys(names);
+  const Put put(keys, 100000);
+  std::vector<WriteEntry> writes(8);
+  store.reserve_writes(put.request(), 0, 8, SegmentStore::Clock::now(), kNever, writes);
+  store.seal_writes(put.request(), writes);
+  for (const WriteEntry& w : writes) CHECK_EQ(w.status, Status::kOk);
+  store.evict_bytes(3 * 100000);
+  const auto statuses = store.pin(keys.block(), 0);
+  for (int i = 0; i < 8; ++i) CHECK_EQ(int{statuses[static_cast<size_t>(i)]}, i < 5 ? 0 : 1);
+}
+
+TEST(a_writer_waits_for_a_reader_to_leave_and_then_gets_the_space) {
+  SegmentStoreOptions options = small_store(1 << 20);
+  options.high_watermark = options.low_watermark = 1;
+  SegmentStore store(options);
+  CHECK_EQ(put_one(store, "old", 900000), Status::kOk);
+  const Keys keys({"old"});
+  const auto reads = store.acquire_reads(keys.block(), nullptr);
+  CHECK_EQ(put_one(store, "new", 900000, kNs, 20), Status::kNoSpace);
+  std::thread writer([&] { CHECK_EQ(put_one(store, "new", 900000, kNs, 20000), Status::kOk); });
+  store.release_reads(reads);
+  writer.join();
+  CHECK_EQ(get_one(store, "new"), Status::kOk);
+  CHECK_EQ(get_one(store, "old"), Status::kMiss);
+}
+
+TEST(a_namespace_retired_in_the_middle_of_a_put_refuses_it) {
+  SegmentStore store(small_store());
+  const Keys keys({"k"});
+  const Put put(keys, 4);
+  std::vector<WriteEntry> writes(1);
+  store.reserve_writes(put.request(), 0, 1, SegmentStore::Clock::now(), kNever, writes);
+  store.retire_namespace(kNs);
+  store.seal_writes(put.request(), writes);
+  CHECK_EQ(writes[0].status, Status::kStaleNamespace);
+  CHECK_EQ(store.stats().at("used_bytes"), uint64_t{0});
+}
+
+TEST(a_healthy_object_survives_suspicion_and_a_damaged_one_is_quarantined) {
+  SegmentStore store(small_store());
+  put_one(store, "good", 5000);
+  put_one(store, "bad", 5000);
+  const Keys bad({"bad"});
+  const auto reads = store.acquire_reads(bad.block(), nullptr);
+  const_cast<uint8_t*>(reads[0].data)[4999] ^= 0x10;
+  store.release_reads(reads);
+  const Keys both({"good", "bad", "absent"});
+  CHECK(store.verify(both.block()) == SegmentStore::Statuses({0, 5, 1}));
+  CHECK_EQ(get_one(store, "good"), Status::kOk);
+  CHECK_EQ(get_one(store, "bad"), Status::kMiss);
+  CHECK_EQ(store.stats().at("quarantined_slots"), uint64_t{1});
+  CHECK_EQ(store.stats().at("digest_mismatches"), uint64_t{1});
+  CHECK_EQ(store.journal().last_seq(), uint64_t{3});
+  CHECK_EQ(put_one(store, "bad", 5000), Status::kOk);  // elsewhere
+  CHECK_EQ(get_one(store, "bad"), Status::kOk);
+}
+
+TEST(abandoned_writes_leave_nothing_behind) {
+  SegmentStore store(small_store());
+  const Keys keys({"a", "b"});
+  const Put put(keys, 4000);
+  std::vector<WriteEntry> writes(2);
+  store.reserve_writes(put.request(), 0, 2, SegmentStore::Clock::now(), kNever, writes);
+  CHECK_EQ(store.stats().at("used_bytes"), uint64_t{8192});
+  CHECK_EQ(store.stats().at("object_count"), uint64_t{0});
+  store.abandon_writes(writes);
+  CHECK_EQ(store.stats().at("used_bytes"), uint64_t{0});
+  CHECK_EQ(store.journal().last_seq(), uint64_t{0});
+}
+
+TEST(the_inventory_is_consistent_with_the_journal_while_objects_come_and_go) {
+  SegmentStore store(small_store(2 << 20));
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    for (int i = 0; !done.load(); ++i) put_one(store, std::to_string(i), 20000);
+  });
+  for (int round = 0; round < 50; ++round) {
+    const auto [last_seq, chunks] = store.inventory(7);
+    CHECK(last_seq <= store.journal().last_seq());
+    for (const auto& chunk : chunks) CHECK(chunk.size() <= 16 + 7 * 20 && chunk[0] == 1);
+    const auto next = store.journal().drain(1000);
+    if (next) CHECK_EQ(next->first_seq, last_seq + 1);
+  }
+  done = true;
+  writer.join();
+}
+
+TEST(a_closed_store_refuses_writes_and_finds_nothing) {
+  SegmentStore store(small_store());
+  put_one(store, "a", 100);
+  store.close();
+  store.close();
+  CHECK_EQ(put_one(store, "b", 100), Status::kUnavailable);
+  CHECK_EQ(get_one(store, "a"), Status::kMiss);
+}
+
+TEST(bad_options_are_named) {
+  SegmentStoreOptions options = small_store();
+  options.eviction_policy = "none such";
+  CHECK_THROWS(SegmentStore{options}, std::invalid_argument);
+  options = small_store();
+  options.low_watermark = 0.99;
+  CHECK_THROWS(SegmentStore{options}, std::invalid_argument);
+  options = small_store(0);
+  CHECK_THROWS(SegmentStore{options}, std::invalid_argument);
+}
+
+TEST_MAIN()
