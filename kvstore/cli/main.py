@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from kvstore.cli import admin, master, segment, up, version
+from kvstore.cli import admin, config, master, segment, up, version
 
-COMMANDS = (up, master, segment, admin, version)
+COMMANDS = (up, master, segment, admin, config, version)
 
 app = typer.Typer(
     name="kvstore",

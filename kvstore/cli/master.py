@@ -8,9 +8,8 @@ import uvloop
 from kvstore.cli.child_process import JsonOption, ParentOption, announce, die_with_parent
 from kvstore.cli.errors import fail
 from kvstore.cli.settings_options import with_settings_options
+from kvstore.common.config.master import MasterSettings
 from kvstore.common.errors import KvstoreError, StoreError
-from kvstore.common.logs import configure_logging
-from kvstore.master.config import MasterSettings
 from kvstore.master.server import MasterServer, run
 
 
@@ -26,7 +25,6 @@ def master(settings: MasterSettings, json: JsonOption = False, parent_pid: Paren
     What it has acknowledged survives kill -9: start it again with the same --metadata.
     """
     die_with_parent(parent_pid)
-    configure_logging(settings.log_level, settings.log_format)
 
     def on_listening(server: MasterServer) -> None:
         if json:

@@ -10,8 +10,7 @@ import uvloop
 from kvstore.cli.child_process import JsonOption, ParentOption, announce, die_with_parent
 from kvstore.cli.errors import fail
 from kvstore.cli.settings_options import with_settings_options
-from kvstore.common.logs import configure_logging
-from kvstore.segment.config import SegmentSettings
+from kvstore.common.config.segment import SegmentSettings
 from kvstore.segment.errors import SegmentStartError
 from kvstore.segment.run import run
 from kvstore.segment.server import SegmentServer
@@ -29,7 +28,6 @@ def segment(settings: SegmentSettings, json: JsonOption = False, parent_pid: Par
     It serves reads without a master and looks for one for ever; SIGTERM makes it say goodbye and stop.
     """
     die_with_parent(parent_pid)
-    configure_logging(settings.log_level, settings.log_format)
     tasks: list[asyncio.Task[None]] = []
 
     def on_listening(server: SegmentServer) -> None:

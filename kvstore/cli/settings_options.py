@@ -1,57 +1,75 @@
-"""Makes a settings class into command line options: the fields are the one list of what can be set."""
+"""Makes a settings class into command line options: the declarations are the one list of what can be set."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar
 
 import typer
-from pydantic import SecretStr, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
-from pydantic_settings import BaseSettings
 
-from kvstore.cli.errors import EXIT_USAGE, describe_invalid, fail
+from kvstore.cli.errors import EXIT_USAGE, fail
+from kvstore.common.config.environment import CONFIG_VARIABLE
+from kvstore.common.config.load import ConfigurationError, Loaded, load
+from kvstore.common.config.schema import Declaration, Settings, declarations
+from kvstore.common.config.servers import ServerSettings
+from kvstore.common.logs import configure_logging, log_event
 
-SettingsT = TypeVar("SettingsT", bound=BaseSettings)
+logger = logging.getLogger(__name__)
+
+SettingsT = TypeVar("SettingsT", bound=Settings)
+
+ConfigOption = Annotated[
+    str,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help=f"YAML file with settings; what the environment and the options say comes before it. [env: {CONFIG_VARIABLE}]".replace(
+            "[", r"\["
+        ),
+        show_default=False,
+    ),
+]
 
 
-def option_name(field_name: str) -> str:
-    return "--" + field_name.replace("_", "-")
-
-
-def load_settings(settings_class: type[SettingsT], given: dict[str, Any]) -> SettingsT:
-    """Settings from the options that were given (None: not given), then the environment, then defaults.
-
-    Exits on a fault.
-    """
+def load_or_fail(
+    settings_class: type[SettingsT], options: Mapping[str, str | None], config: str
+) -> Loaded[SettingsT]:
+    """Exits with a line for each fault."""
     try:
-        return settings_class(**{name: value for name, value in given.items() if value is not None})
-    except ValidationError as error:
-        fail(
-            describe_invalid(error, {name: option_name(name) for name in settings_class.model_fields}),
-            EXIT_USAGE,
-        )
+        return load(settings_class, options, config)
+    except ConfigurationError as error:
+        fail(*error.faults, code=EXIT_USAGE)
 
 
 def with_settings_options(
     settings_class: type[SettingsT], command: Callable[..., None]
 ) -> Callable[..., None]:
-    """`command(settings, **own)` as a function whose options are the fields of `settings_class` and its own
-    parameters.
+    """`command(settings, **own)` as a function whose options are the settings, `--config` and its own parameters.
 
-    Values stay text until pydantic reads them, so that an option, an environment variable and a test obey one
-    rule.
+    A server's logging is set up before it is called. A command that has a parameter `config` gets the path.
+    Values stay text until the settings class reads them, so that an option, an environment variable and a line of the
+    file obey one rule.
     """
-    fields = settings_class.model_fields
+    declared = list(declarations(settings_class))
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    wants_config = any(parameter.name == "config" for parameter in own)
 
-    def call(**values: Any) -> None:
-        settings = load_settings(settings_class, {name: values.pop(name) for name in fields})
-        command(settings, **values)
+    def call(config: str = "", **values: Any) -> None:
+        given = {declaration.name: _text(values.pop(declaration.name)) for declaration in declared}
+        loaded = load_or_fail(settings_class, given, config)
+        if isinstance(loaded.settings, ServerSettings):
+            configure_logging(loaded.settings.log_level, loaded.settings.log_format)
+        if loaded.service_links:
+            log_event(logger, logging.DEBUG, "service_links_ignored", variables=loaded.service_links)
+        command(loaded.settings, **values, **({"config": config} if wants_config else {}))
 
-    parameters = [_parameter(name, field, settings_class) for name, field in fields.items()]
+    parameters = [_parameter(declaration) for declaration in declared]
+    if not wants_config:
+        parameters.append(
+            inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default="", annotation=ConfigOption)
+        )
     parameters += [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     call.__name__ = command.__name__
     call.__doc__ = command.__doc__
@@ -60,33 +78,30 @@ def with_settings_options(
     return call
 
 
-def _parameter(name: str, field: FieldInfo, settings_class: type[BaseSettings]) -> inspect.Parameter:
-    prefix = settings_class.model_config.get("env_prefix", "")
-    default = field.get_default(call_default_factory=True)
-    help_text = f"{field.description or ''} [{prefix}{name.upper()}]".replace("[", r"\[")
-    option: Any
-    if field.annotation is bool:
-        option = typer.Option(
-            f"{option_name(name)}/--no-{option_name(name)[2:]}", help=help_text, show_default=str(default)
-        )
-        kind: Any = bool | None
+def _text(value: str | bool | None) -> str | None:
+    return str(value) if isinstance(value, bool) else value
+
+
+def _parameter(declaration: Declaration) -> inspect.Parameter:
+    facts = (
+        declaration.bounds,
+        f"default: {declaration.default}" if declaration.default else "",
+        f"env: {', '.join(declaration.variables)}",
+    )
+    text = " ".join([declaration.description, *(f"[{fact}]" for fact in facts if fact)])
+    look: dict[str, Any] = {
+        "help": text.replace("[", r"\["),
+        "show_default": False,
+        "rich_help_panel": declaration.group,
+    }
+    kind: Any
+    if declaration.is_switch:
+        option = typer.Option(f"{declaration.option}/--no-{declaration.option[2:]}", **look)
+        kind = bool | None
     else:
-        option = typer.Option(
-            option_name(name), help=help_text, show_default=_show(default), metavar=_metavar(field)
-        )
+        metavar = declaration.kind if declaration.choices else declaration.kind.upper()
+        option = typer.Option(declaration.option, metavar=metavar, **look)
         kind = str | None
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
+        declaration.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
     )
-
-
-def _show(default: Any) -> str | bool:
-    if default is PydanticUndefined or isinstance(default, SecretStr) or default in (None, ""):
-        return False
-    return ",".join(map(str, default)) if isinstance(default, tuple | list) else str(default)
-
-
-def _metavar(field: FieldInfo) -> str:
-    if field.annotation is int:
-        return "INTEGER"
-    return "NUMBER" if field.annotation is float else "TEXT"

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 
 from kvstore import __version__
+from kvstore.common.config.master import MasterSettings
 from kvstore.common.errors import FencedError, KvstoreError
 from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
-from kvstore.master.config import MasterSettings
 from kvstore.master.directory import Directory
 from kvstore.master.ha.replica import Replica
 from kvstore.master.metadata.registry import metadata_store, scheme_of
@@ -28,8 +28,10 @@ from kvstore.master.ports.control_service import ControlService
 from kvstore.master.ports.directory_port import DirectoryPort, PortOptions
 from kvstore.master.recovery import corruption_reporter, recover
 from kvstore.master.roles import Roles
-from kvstore.master.state.directory_state import Recovered
+from kvstore.master.state.directory_state import Recovered, StateLimits
+from kvstore.master.state.membership import MembershipLimits
 from kvstore.master.state.placement import POLICIES
+from kvstore.master.state.segment_logs import LogLimits
 from kvstore_client.address import Address
 
 logger = logging.getLogger(__name__)
@@ -135,7 +137,7 @@ class MasterServer:
             self._store,
             fence,
             recovered,
-            settings.limits,
+            _limits(settings),
             POLICIES[settings.placement_policy](random.Random()),
             self.metrics,
             run_bytes=settings.placement_run_bytes,
@@ -199,6 +201,22 @@ class MasterServer:
         """Raises what has ended this master, once `failed` is set."""
         if self._failure is not None:
             raise self._failure
+
+
+def _limits(settings: MasterSettings) -> StateLimits:
+    return StateLimits(
+        membership=MembershipLimits(
+            settings.grace_s,
+            settings.heartbeat_timeout_s,
+            streamless_timeout_s=min(
+                2.5 * settings.heartbeat_interval_ms / 1000, settings.heartbeat_timeout_s
+            ),
+            segments_max=settings.segments_max,
+        ),
+        log=LogLimits(settings.compaction_factor, settings.compaction_floor_entries),
+        namespaces_max=settings.namespaces_max,
+        recovery_s=settings.recovery_s,
+    )
 
 
 async def run(settings: MasterSettings, on_listening: Callable[[MasterServer], None] | None = None) -> None:

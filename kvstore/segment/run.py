@@ -7,8 +7,8 @@ import logging
 import signal
 from collections.abc import Callable
 
+from kvstore.common.config.segment import SegmentSettings
 from kvstore.common.logs import log_event
-from kvstore.segment.config import SegmentSettings
 from kvstore.segment.errors import ClusterChanged
 from kvstore.segment.server import SegmentServer
 

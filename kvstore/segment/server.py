@@ -15,11 +15,11 @@ from prometheus_client import CollectorRegistry
 
 from kvstore.common.advertised_host import NoAddressToAdvertise, advertised_host
 from kvstore.common.capacity import CapacityError, capacity_of
+from kvstore.common.config.segment import SegmentSettings
 from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
 from kvstore.common.sizes import format_size
 from kvstore.segment.attach_session import Registration
-from kvstore.segment.config import SegmentSettings
 from kvstore.segment.control_client import ControlClient
 from kvstore.segment.errors import SegmentStartError
 from kvstore.segment.identity import SegmentIdentity, new_pool_id

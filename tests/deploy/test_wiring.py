@@ -10,9 +10,10 @@ from typer.main import get_command
 
 from kvstore import __version__
 from kvstore.cli.main import app
+from kvstore.common.config.load import load
+from kvstore.common.config.master import MasterSettings
+from kvstore.common.config.segment import SegmentSettings
 from kvstore.common.sizes import parse_size
-from kvstore.master.config import MasterSettings
-from kvstore.segment.config import SegmentSettings
 
 from .kustomize import Object, object_name
 from .manifests import (
@@ -36,7 +37,10 @@ STORES = {"base": base(), "single-node": single_node()}
 FACTS = PodFacts("kvstore-master-0", "10.0.0.7", "node")
 # The pool, the interpreter, the index, socket buffers.
 MEMORY_FACTOR_MIN = 1.1
-SETTINGS = {"master": (MasterSettings, "KVSTORE_MASTER_"), "segment": (SegmentSettings, "KVSTORE_SEGMENT_")}
+SETTINGS: dict[str, type[MasterSettings] | type[SegmentSettings]] = {
+    "master": MasterSettings,
+    "segment": SegmentSettings,
+}
 
 each_store = pytest.mark.parametrize("objects", STORES.values(), ids=STORES.keys())
 
@@ -50,17 +54,13 @@ def options_of(command: list[str]) -> dict[str, object]:
     return {name: value for name, value in context.params.items() if value is not None}
 
 
-def settings_of(
-    objects: list[Object], workload: Object, monkeypatch: pytest.MonkeyPatch
-) -> MasterSettings | SegmentSettings:
+def settings_of(objects: list[Object], workload: Object) -> MasterSettings | SegmentSettings:
     """The settings object that the workload's process would hold: options of its command line, then its environment."""
     (container,) = pod_spec(workload)["containers"]
     given = ContainerInput(container, [*objects, token_secret("secret")], FACTS)
-    settings_class, _ = SETTINGS[container["name"]]
-    for name, value in given.environment.items():
-        monkeypatch.setenv(name, value)
-    options = options_of(given.command)
-    return settings_class(**{name: options[name] for name in settings_class.model_fields if name in options})
+    settings_class = SETTINGS[container["name"]]
+    # A variable that nothing reads, or an option that doesn't exist, is refused.
+    return load(settings_class, options_of(given.command), environ=given.environment).settings
 
 
 def kvstore_workloads(objects: list[Object]) -> list[Object]:
@@ -145,28 +145,18 @@ def test_every_reference_to_a_config_map_secret_or_account_resolves(objects: lis
 
 
 @each_store
-def test_the_real_settings_accept_every_variable_and_option(objects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_settings_accept_every_variable_and_option(objects: list[Object]) -> None:
     for workload in kvstore_workloads(objects):
-        (container,) = pod_spec(workload)["containers"]
-        settings_class, prefix = SETTINGS[container["name"]]
-        known = {prefix + name.upper() for name in settings_class.model_fields}
-        given = ContainerInput(container, [*objects, token_secret("secret")], FACTS)
-        # A variable with the prefix that is no setting would be passed over in silence.
-        assert {name for name in given.environment if name.startswith("KVSTORE_")} <= known
-        with monkeypatch.context() as patch:
-            settings = settings_of(objects, workload, patch)
+        settings = settings_of(objects, workload)
         assert settings.token.get_secret_value() == "secret"
         assert settings.host == "0.0.0.0"
 
 
 @each_store
-def test_container_ports_are_those_that_the_servers_listen_on(
-    objects, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_container_ports_are_those_that_the_servers_listen_on(objects: list[Object]) -> None:
     for workload in kvstore_workloads(objects):
         (container,) = pod_spec(workload)["containers"]
-        with monkeypatch.context() as patch:
-            settings = settings_of(objects, workload, patch)
+        settings = settings_of(objects, workload)
         if isinstance(settings, MasterSettings):
             assert settings.advertise_host == "kvstore-master-0.kvstore-master-peers"
             listens = {
@@ -182,9 +172,9 @@ def test_container_ports_are_those_that_the_servers_listen_on(
 
 
 @each_store
-def test_segments_name_every_master_by_its_control_port(objects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_name_every_master_by_its_control_port(objects: list[Object]) -> None:
     master = find(objects, "StatefulSet/kvstore-master")
-    settings = settings_of(objects, find(objects, "DaemonSet/kvstore-segment"), monkeypatch)
+    settings = settings_of(objects, find(objects, "DaemonSet/kvstore-segment"))
     assert isinstance(settings, SegmentSettings)
     service = find(objects, f"Service/{master['spec']['serviceName']}")
     control = {port["name"]: port["port"] for port in service["spec"]["ports"]}["control"]
@@ -194,7 +184,7 @@ def test_segments_name_every_master_by_its_control_port(objects, monkeypatch: py
     )
 
 
-def test_masters_name_every_etcd_member_and_know_its_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masters_name_every_etcd_member_and_know_its_quota() -> None:
     objects = STORES["base"]
     etcd = find(objects, "StatefulSet/kvstore-etcd")
     names = [f"kvstore-etcd-{number}" for number in range(etcd["spec"]["replicas"])]
@@ -203,7 +193,7 @@ def test_masters_name_every_etcd_member_and_know_its_quota(monkeypatch: pytest.M
     assert arguments["--initial-cluster"] == ",".join(
         f"{name}=http://{host}:2380" for name, host in zip(names, hosts, strict=True)
     )
-    settings = settings_of(objects, find(objects, "StatefulSet/kvstore-master"), monkeypatch)
+    settings = settings_of(objects, find(objects, "StatefulSet/kvstore-master"))
     assert isinstance(settings, MasterSettings)
     uri = urlsplit(settings.metadata)
     assert uri.scheme == "etcd"
@@ -213,10 +203,10 @@ def test_masters_name_every_etcd_member_and_know_its_quota(monkeypatch: pytest.M
     assert parse_quantity(claim) >= 2 * (8 << 30)
 
 
-def test_the_single_master_keeps_its_records_on_its_volume(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_single_master_keeps_its_records_on_its_volume() -> None:
     objects = STORES["single-node"]
     master = find(objects, "StatefulSet/kvstore-master")
-    settings = settings_of(objects, master, monkeypatch)
+    settings = settings_of(objects, master)
     assert isinstance(settings, MasterSettings)
     uri = urlsplit(settings.metadata)
     (mount,) = pod_spec(master)["containers"][0]["volumeMounts"]
@@ -225,9 +215,9 @@ def test_the_single_master_keeps_its_records_on_its_volume(monkeypatch: pytest.M
 
 
 @each_store
-def test_the_pool_fits_into_memory_that_is_reserved_for_it(objects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pool_fits_into_memory_that_is_reserved_for_it(objects: list[Object]) -> None:
     segment = find(objects, "DaemonSet/kvstore-segment")
-    settings = settings_of(objects, segment, monkeypatch)
+    settings = settings_of(objects, segment)
     assert isinstance(settings, SegmentSettings)
     resources = pod_spec(segment)["containers"][0]["resources"]
     assert resources["requests"]["memory"] == resources["limits"]["memory"]

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from kvstore.v1 import control_pb2 as pb
 
-from kvstore.segment.config import SegmentSettings
+from kvstore.common.config.segment import SegmentSettings
 from kvstore.segment.errors import ClusterChanged, SegmentStartError
 from kvstore.segment.run import run
 from kvstore.segment.server import SegmentServer

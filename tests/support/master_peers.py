@@ -13,9 +13,9 @@ import grpc.aio
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
 
+from kvstore.common.config.master import MasterSettings
 from kvstore.common.control_metadata import token_metadata
 from kvstore.common.identity import canonical_json
-from kvstore.master.config import MasterSettings
 from kvstore_client import protocol
 from kvstore_client.protocol import Op, Status
 from kvstore_client.protocol.journal import JournalGroup, JournalOp, encode_groups

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -12,9 +16,29 @@ from typer.testing import CliRunner
 
 from hicache_adapter import AdapterConfig
 from kvstore.cli.main import app
-from kvstore.cli.settings_options import option_name, with_settings_options
+from kvstore.cli.settings_options import with_settings_options
 from kvstore.cli.sglang_flags import as_shell, sglang_flags
-from kvstore.segment.config import SegmentSettings
+from kvstore.common.config.admin import AdminSettings
+from kvstore.common.config.master import MasterSettings
+from kvstore.common.config.schema import declarations
+from kvstore.common.config.segment import SegmentSettings
+from kvstore.common.config.up import UpSettings
+
+# The command as a user that passwd doesn't know, as in many containers.
+NOBODY = """
+import pwd
+def unknown(uid):
+    raise KeyError(uid)
+pwd.getpwuid = unknown
+from kvstore.cli.main import main
+main()
+"""
+COMMANDS = (
+    (MasterSettings, ("master",)),
+    (SegmentSettings, ("segment",)),
+    (UpSettings, ("up",)),
+    (AdminSettings, ("admin", "status")),
+)
 
 
 def parse(*arguments: str, env: dict[str, str] | None = None) -> tuple[SegmentSettings | None, int, str]:
@@ -31,11 +55,30 @@ def parse(*arguments: str, env: dict[str, str] | None = None) -> tuple[SegmentSe
 
 
 def test_every_setting_is_an_option_with_help() -> None:
-    result = CliRunner().invoke(app, ["segment", "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
-    assert result.exit_code == 0
-    for name, field in SegmentSettings.model_fields.items():
-        assert option_name(name) in result.output
-        assert field.description or name == "log_level"
+    for settings_class, command in COMMANDS:
+        result = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "300", "TERM": "dumb"})
+        assert result.exit_code == 0
+        for declared in declarations(settings_class):
+            for shown in (declared.option, declared.variable, declared.description, declared.group):
+                assert shown in result.output, (command, shown)
+            if declared.default:
+                assert f"[default: {declared.default}]" in result.output
+            if declared.bounds:
+                assert f"[{declared.bounds}]" in result.output
+
+
+@pytest.mark.parametrize("command", [("--help",), *((*words, "--help") for _, words in COMMANDS)])
+def test_help_needs_neither_a_home_nor_an_entry_in_passwd(command: tuple[str, ...]) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", NOBODY, *command],
+        env={"PATH": os.environ["PATH"]},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "Usage" in ended.stdout
 
 
 def test_options_become_settings() -> None:
@@ -60,7 +103,8 @@ def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None
             ("--masters", "::1:7441"),
             "--masters: '::1:7441': write an IPv6 address in brackets, as [::1]:7441",
         ),
-        (("--port", "many"), "--port: Input should be a valid integer"),
+        (("--port", "many"), "--port: input should be a valid integer"),
+        (("--config", "/nonexistent"), "/nonexistent: the configuration file can't be read"),
     ],
 )
 def test_a_wrong_value_is_one_line_that_names_the_option(arguments: tuple[str, ...], text: str) -> None:
@@ -71,7 +115,7 @@ def test_a_wrong_value_is_one_line_that_names_the_option(arguments: tuple[str, .
     assert stderr.strip().count("\n") == 0
 
 
-@pytest.mark.parametrize("command", ["up", "master", "segment", "admin", "version"])
+@pytest.mark.parametrize("command", ["up", "master", "segment", "admin", "config", "version"])
 def test_the_help_of_each_command_teaches_with_an_example(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"], env={"TERM": "dumb"})
     assert result.exit_code == 0
@@ -113,3 +157,48 @@ def test_the_sglang_flags_survive_a_shell_and_hold_what_the_adapter_needs() -> N
 def test_the_adapter_accepts_the_printed_config() -> None:
     config = json.loads(sglang_flags("127.0.0.1:7440")[-1])
     assert AdapterConfig.from_extra_config(config, {}).client.masters == (("127.0.0.1", 7440),)
+
+
+# ---- kvstore config ----------------------------------------------------------------------------------------
+
+
+def config(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["config", *arguments], env=env)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_config_show_says_what_is_in_force_and_where_it_came_from_but_no_secret(tmp_path: Path) -> None:
+    file = tmp_path / "kvstore.yaml"
+    file.write_text("segment:\n  capacity: 8GiB\nadmin:\n  timeout_ms: 900\n")
+    env = {"KVSTORE_SEGMENT_PORT": "7777", "KVSTORE_SEGMENT_TOKEN": "hunter2"}
+    code, text, _ = config("show", f"--config={file}", env=env)
+    assert code == 0 and "hunter2" not in text
+    rows = {words[0]: words[1:] for line in text.splitlines() if (words := line.split())}
+    assert rows["segment.capacity"] == ["8GiB", f"{file}:2:", "segment.capacity"]
+    assert rows["segment.port"] == ["7777", "environment", "KVSTORE_SEGMENT_PORT"]
+    assert rows["segment.token"] == ["(hidden)", "environment", "KVSTORE_SEGMENT_TOKEN"]
+    assert rows["segment.connections_max"] == ["1024", "default"]
+    assert rows["admin.timeout_ms"][0] == "900" and "master.host" in rows
+    code, text, _ = config("show", "admin", "--json", f"--config={file}", env=env)
+    shown = json.loads(text)
+    assert shown["admin.timeout_ms"] == {"value": "900", "origin": f"{file}:4: admin.timeout_ms"}
+    assert not any(name.startswith("segment") for name in shown)
+
+
+def test_config_check_lists_every_fault_and_fails(tmp_path: Path) -> None:
+    file = tmp_path / "kvstore.yaml"
+    file.write_text("segment:\n  prot: 1\n  capacity: lots\n")
+    code, text, errors = config("check", str(file))
+    assert (code, text) == (1, "")
+    assert errors.splitlines() == [
+        f"kvstore: {file}:2: segment.prot: no such setting; did you mean port?",
+        f"kvstore: {file}:3: segment.capacity: 'lots' is not a size: write a number and a unit, as in 512MiB, 8GiB "
+        "or 1.5TB",
+    ]
+    file.write_text("segment:\n  port: 1\n")
+    assert config("check", str(file)) == (0, f"{file}: ok, 1 settings\n", "")
+
+
+def test_an_option_that_is_none_is_refused_with_a_suggestion() -> None:
+    result = CliRunner().invoke(app, ["segment", "--prot", "1"])
+    assert result.exit_code == 2 and "--port" in result.stderr

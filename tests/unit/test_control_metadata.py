@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kvstore.common.config.master import MasterSettings
 from kvstore.common.control_metadata import check_token, presented_token, token_metadata
-from kvstore.master.config import MasterSettings
 
 
 def test_what_a_caller_sends_is_what_the_master_reads() -> None:

@@ -12,9 +12,9 @@ from kvstore.cli.admin.failures import AdminFailure
 from kvstore.cli.admin.namespaces import list_namespaces
 from kvstore.cli.admin.output import JsonOption, YesOption, confirm, counted, print_json, size
 from kvstore.cli.admin.selection import describe_namespace, select_namespace
-from kvstore.cli.admin.settings import AdminSettings
 from kvstore.cli.errors import fail
 from kvstore.cli.settings_options import with_settings_options
+from kvstore.common.config.admin import AdminSettings
 from kvstore.v1 import admin_pb2 as pb
 
 
@@ -43,7 +43,7 @@ def clear(
     try:
         view = select_namespace(list_namespaces(settings), namespace)
     except AdminFailure as failure:
-        fail(str(failure), failure.code)
+        fail(str(failure), code=failure.code)
     holds = f"{counted(view['object_count'], 'object')}, {size(view['object_bytes'])}"
     print(f"namespace {describe_namespace(view)} holds {holds}", file=sys.stderr)
     confirm("Everything in it becomes unreachable, for good.", yes)

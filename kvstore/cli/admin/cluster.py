@@ -13,9 +13,9 @@ import grpc
 import grpc.aio
 
 from kvstore.cli.admin.failures import EXIT_UNREACHABLE, AdminFailure, describe, is_unreachable
-from kvstore.cli.admin.settings import AdminSettings
 from kvstore.cli.admin.views import role_name
 from kvstore.cli.errors import fail
+from kvstore.common.config.admin import AdminSettings
 from kvstore.common.control_metadata import LEADER_ROLE, refusing_role, token_metadata
 from kvstore.v1 import admin_pb2 as pb
 from kvstore.v1 import admin_pb2_grpc
@@ -199,13 +199,15 @@ def exchange(settings: AdminSettings, work: Callable[[Cluster], Coroutine[Any, A
     """Runs `work` with the masters that the settings name; an AdminFailure ends the process."""
 
     async def run() -> T:
-        async with Cluster(settings.master, settings.secret(), settings.timeout_ms) as cluster:
+        async with Cluster(
+            settings.master, settings.token.get_secret_value(), settings.timeout_ms
+        ) as cluster:
             return await work(cluster)
 
     try:
         return asyncio.run(run())
     except AdminFailure as failure:
-        fail(str(failure), failure.code)
+        fail(str(failure), code=failure.code)
 
 
 async def listed(cluster: Cluster, method: str, request: Any) -> list[Any]:

@@ -11,10 +11,10 @@ from kvstore.cli.admin.failures import AdminFailure
 from kvstore.cli.admin.output import JsonOption, YesOption, confirm, counted, print_json, size
 from kvstore.cli.admin.segments import list_segments
 from kvstore.cli.admin.selection import describe_segment, select_segment
-from kvstore.cli.admin.settings import AdminSettings
 from kvstore.cli.admin.views import View, segment_view
 from kvstore.cli.errors import fail
 from kvstore.cli.settings_options import with_settings_options
+from kvstore.common.config.admin import AdminSettings
 from kvstore.v1 import admin_pb2 as pb
 
 SegmentArgument = Annotated[
@@ -73,7 +73,7 @@ def _find_segment(settings: AdminSettings, text: str) -> View:
     try:
         return select_segment(list_segments(settings), text)
     except AdminFailure as failure:
-        fail(str(failure), failure.code)
+        fail(str(failure), code=failure.code)
 
 
 def _set_draining(settings: AdminSettings, segment: View, draining: bool) -> View:

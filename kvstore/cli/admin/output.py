@@ -85,6 +85,6 @@ def confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        fail(f"{question} There is no terminal to ask on: say --yes", EXIT_USAGE)
+        fail(f"{question} There is no terminal to ask on: say --yes", code=EXIT_USAGE)
     if not typer.confirm(f"{question} Do it?", err=True):
-        fail("nothing was changed", EXIT_FAILED)
+        fail("nothing was changed", code=EXIT_FAILED)

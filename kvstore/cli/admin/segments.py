@@ -6,9 +6,9 @@ import typer
 
 from kvstore.cli.admin.cluster import exchange, listed
 from kvstore.cli.admin.output import JsonOption, count, duration, print_json, print_table, size
-from kvstore.cli.admin.settings import AdminSettings
 from kvstore.cli.admin.views import View, segment_view
 from kvstore.cli.settings_options import with_settings_options
+from kvstore.common.config.admin import AdminSettings
 from kvstore.v1 import admin_pb2 as pb
 
 _COLUMNS = (

@@ -13,10 +13,10 @@ from kvstore.cli.admin.failures import AdminFailure
 from kvstore.cli.admin.output import JsonOption, print_facts, print_json, print_table, size
 from kvstore.cli.admin.segments import shown_state
 from kvstore.cli.admin.selection import describe_namespace, select_namespace
-from kvstore.cli.admin.settings import AdminSettings
 from kvstore.cli.admin.views import View, namespace_view, segment_view
 from kvstore.cli.errors import EXIT_FAILED, EXIT_USAGE, fail
 from kvstore.cli.settings_options import with_settings_options
+from kvstore.common.config.admin import AdminSettings
 from kvstore.v1 import admin_pb2 as pb
 from kvstore_client import _native
 from kvstore_client.keys import POOL_KV, POOL_STRING, WHOLE, Shard, page_key_hashes, string_key_hashes
@@ -100,7 +100,7 @@ class KeyOf:
 def _key_of(text: str, *, page: bool, is_fingerprint: bool, pool: int, shard: str) -> KeyOf:
     """Exits when it can't be one."""
     if page and is_fingerprint:
-        fail("--page and --fingerprint are both given: keep one", EXIT_USAGE)
+        fail("--page and --fingerprint are both given: keep one", code=EXIT_USAGE)
     try:
         if is_fingerprint:
             if len(bytes.fromhex(text)) != FINGERPRINT_BYTES:
@@ -112,7 +112,7 @@ def _key_of(text: str, *, page: bool, is_fingerprint: bool, pool: int, shard: st
             raise ValueError("--pool and --shard are for pages: say --page")
         return KeyOf(text, "string", POOL_STRING, WHOLE.pack(), string_key_hashes([text]))
     except ValueError as error:
-        fail(f"{text!r}: {error}", EXIT_USAGE)
+        fail(f"{text!r}: {error}", code=EXIT_USAGE)
 
 
 def parse_shard(text: str) -> Shard:

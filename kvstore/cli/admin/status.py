@@ -18,10 +18,10 @@ from kvstore.cli.admin.output import (
     printable,
     size,
 )
-from kvstore.cli.admin.settings import AdminSettings
 from kvstore.cli.admin.views import View, known, role_name
 from kvstore.cli.errors import EXIT_FAILED, fail
 from kvstore.cli.settings_options import with_settings_options
+from kvstore.common.config.admin import AdminSettings
 
 SEGMENT_STATES = ("live", "suspect", "draining", "gone")
 
@@ -41,8 +41,10 @@ def status(settings: AdminSettings, json: JsonOption = False) -> None:
     if not any(master.status is not None for master in masters):
         named = "; ".join(f"{master.address}: {master.problem}" for master in masters)
         if all(master.unreachable for master in masters):
-            fail(f"no master answers: {named}. Say where one is with --master HOST:7441", EXIT_UNREACHABLE)
-        fail(f"refused by {named}", EXIT_FAILED)
+            fail(
+                f"no master answers: {named}. Say where one is with --master HOST:7441", code=EXIT_UNREACHABLE
+            )
+        fail(f"refused by {named}", code=EXIT_FAILED)
     view = cluster_view(masters)
     if json:
         print_json(view)

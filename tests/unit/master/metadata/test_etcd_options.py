@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from kvstore.common.config.master import MasterSettings
 from kvstore.common.errors import StoreError
-from kvstore.master.config import MasterSettings
 from kvstore.master.metadata.etcd_options import EtcdOptions, parse_uri
 
 

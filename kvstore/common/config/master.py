@@ -1,0 +1,103 @@
+"""What a master can be told."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+from urllib.parse import quote
+
+from pydantic import field_validator, model_validator
+
+from kvstore.common.config.schema import setting, shown_state_directory, state_directory
+from kvstore.common.config.servers import MASTER_HTTP_PORT, ListenHost, PeerHost, Port, ServerSettings
+from kvstore_client.address import CONTROL_PORT, DIRECTORY_PORT, is_wildcard
+
+
+class MasterSettings(ServerSettings):
+    section: ClassVar[str] = "master"
+
+    host: ListenHost = setting(
+        "127.0.0.1", "Address that all three ports listen on; 0.0.0.0 for all.", group="Addresses"
+    )
+    advertise_host: PeerHost = setting(
+        "",
+        "Address at which the other masters and the segments reach this one; without it --host. Several masters with "
+        "--host 0.0.0.0 need it.",
+        group="Addresses",
+    )
+    directory_port: Port = setting(DIRECTORY_PORT, "Port for clients; 0 picks a free one.", group="Addresses")
+    control_port: Port = setting(
+        CONTROL_PORT, "Port for segments and tools (gRPC); 0 picks a free one.", group="Addresses"
+    )
+    http_port: Port = setting(
+        MASTER_HTTP_PORT, "Port of /metrics, /healthz and /readyz; 0 picks a free one.", group="Addresses"
+    )
+    metadata: str = setting(
+        None,
+        "Where the directory is durable: rocksdb:///path for one master, etcd://host,host,host/prefix for several "
+        "(docs/etcd.md).",
+        group="Directory",
+        kind="URL",
+        shown_default=f"rocksdb://{shown_state_directory('master')}",
+    )
+    recovery_s: float = setting(
+        10.0,
+        "How long pages are served after a start before their segment attaches.",
+        group="Directory",
+        ge=0,
+        le=86_400,
+    )
+    compaction_factor: float = setting(
+        2.0,
+        "A segment's log is rewritten at this multiple of its live entries.",
+        group="Directory",
+        ge=1.1,
+        le=100,
+    )
+    compaction_floor_entries: int = setting(
+        65_536, "Logs with fewer entries are not rewritten.", group="Directory", ge=1, le=1 << 30
+    )
+    heartbeat_interval_ms: int = setting(
+        1000, "How often segments send a heartbeat.", group="Segments", ge=50, le=60_000
+    )
+    heartbeat_timeout_s: float = setting(
+        10.0, "Silence that makes a segment suspect.", group="Segments", gt=0, le=86_400
+    )
+    grace_s: float = setting(
+        600.0,
+        "How long a silent segment's pages are kept before they are forgotten.",
+        group="Segments",
+        gt=0,
+        le=30 * 86_400,
+    )
+    placement_policy: Literal["host-first"] = setting(
+        "host-first",
+        "Where new pages go; 'host-first': to the segment on the writer's host until it is 85 % full or evicts, then to the "
+        "emptier of two drawn at random.",
+        group="Placement",
+    )
+    placement_run_bytes: int = setting(
+        4 << 20,
+        "A batch is striped over segments in runs of about this size.",
+        group="Placement",
+        ge=1,
+        le=1 << 40,
+    )
+    connections_max: int = setting(
+        4096, "Most client connections at a time.", group="Limits", ge=1, le=1 << 20
+    )
+    segments_max: int = setting(4096, "Most segments, suspect ones too.", group="Limits", ge=1, le=1 << 20)
+    namespaces_max: int = setting(65_536, "Most namespaces.", group="Limits", ge=1, le=1 << 24)
+
+    @field_validator("metadata", mode="before")
+    @classmethod
+    def _in_the_state_directory(cls, value: Any) -> Any:
+        return f"rocksdb://{quote(str(state_directory('master')))}" if value is None else value
+
+    @model_validator(mode="after")
+    def _reachable(self) -> MasterSettings:
+        several = self.metadata.startswith("etcd:")
+        if several and not self.advertise_host and is_wildcard(self.host):
+            raise ValueError(
+                f"several masters reach each other by name: with host {self.host} set advertise_host as well"
+            )
+        return self

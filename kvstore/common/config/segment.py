@@ -1,0 +1,134 @@
+"""What a segment can be told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import field_validator, model_validator
+
+from kvstore.common.capacity import CAPACITY_BYTES_MIN
+from kvstore.common.config.schema import setting, shown_state_directory, state_directory
+from kvstore.common.config.servers import (
+    DATA_PORT,
+    SEGMENT_HTTP_PORT,
+    ControlAddresses,
+    ListenHost,
+    PeerHost,
+    Port,
+    ServerSettings,
+)
+from kvstore.common.sizes import format_size, parse_size
+from kvstore_client.address import CONTROL_PORT
+
+
+class SegmentSettings(ServerSettings):
+    section: ClassVar[str] = "segment"
+
+    masters: ControlAddresses = setting(
+        (f"127.0.0.1:{CONTROL_PORT}",),
+        "Control addresses of the masters, host:port, separated by commas.",
+        group="Addresses",
+        kind="addresses",
+    )
+    host: ListenHost = setting(
+        "127.0.0.1", "Address that the data port listens on; 0.0.0.0 for all.", group="Addresses"
+    )
+    port: Port = setting(DATA_PORT, "Data port; 0 picks a free one.", group="Addresses")
+    advertise_host: PeerHost = setting(
+        "",
+        "Address that clients reach this segment at; without it --host, or if that is 0.0.0.0 the address of the "
+        "interface that leads to the master or out of this machine, never a loopback one.",
+        group="Addresses",
+    )
+    advertise_port: Port = setting(
+        0,
+        "Port that clients reach this segment at, where something in between maps it; 0: the data port.",
+        group="Addresses",
+    )
+    unix_path: str = setting(
+        "auto",
+        "Unix socket for clients on this host; 'auto' for a private path of this segment, 'off' for none.",
+        group="Addresses",
+        kind="path|auto|off",
+    )
+    http_host: ListenHost = setting(
+        "127.0.0.1", "Address of /metrics, /healthz and /readyz.", group="Addresses"
+    )
+    http_port: int = setting(
+        SEGMENT_HTTP_PORT,
+        "Port of the same; 0 picks a free one, -1 turns it off.",
+        group="Addresses",
+        ge=-1,
+        le=65_535,
+    )
+    capacity: str = setting(
+        "auto",
+        "Memory of the page pool, as 8GiB; 'auto' takes a quarter of what is available. Allocated and touched at start.",
+        group="Pool",
+        kind="size|auto",
+    )
+    object_bytes_min: int = setting(
+        8192,
+        "Expected smallest object: fixes how many slots the pool's table has (128 bytes each).",
+        group="Pool",
+        ge=64,
+        le=1 << 30,
+    )
+    lock_memory: bool = setting(False, "Lock the pool in memory (mlock); needs RLIMIT_MEMLOCK.", group="Pool")
+    data_dir: Path = setting(
+        None,
+        "Directory that keeps the segment's id; one for each segment.",
+        group="Pool",
+        shown_default=shown_state_directory("segment"),
+    )
+    eviction_policy: Literal["lru"] = setting(
+        "lru", "Which objects go first when the pool is full.", group="Eviction"
+    )
+    high_watermark: float = setting(
+        0.95, "Share of the pool in use at which eviction begins.", group="Eviction", gt=0.0, le=1.0
+    )
+    low_watermark: float = setting(
+        0.90, "Share of the pool in use at which eviction ends.", group="Eviction", gt=0.0, le=1.0
+    )
+    pinned_fraction_max: float = setting(
+        0.5, "Largest share of the pool that pins may hold.", group="Eviction", ge=0.0, le=1.0
+    )
+    rdma: Literal["off", "auto", "required"] = setting(
+        "off",
+        "Offer the pool by RDMA through UCX (experimental): 'auto' where it works, 'required' or not start.",
+        group="RDMA",
+    )
+    rdma_library: str = setting(
+        "", "Path of UCX's libucp.so.0; without it the system's, by that name.", group="RDMA", kind="path"
+    )
+    rdma_sessions_max: int = setting(
+        256,
+        "Most client connections with RDMA at a time; further ones go over TCP.",
+        group="RDMA",
+        ge=1,
+        le=65_536,
+    )
+    connections_max: int = setting(
+        1024, "Most client connections at a time.", group="Limits", ge=1, le=65_536
+    )
+
+    @field_validator("capacity")
+    @classmethod
+    def _check_capacity(cls, value: str) -> str:
+        if value != "auto" and parse_size(value) < CAPACITY_BYTES_MIN:
+            raise ValueError(f"the smallest pool is {format_size(CAPACITY_BYTES_MIN)}, not {value}")
+        return value
+
+    @field_validator("data_dir", mode="before")
+    @classmethod
+    def _in_the_state_directory(cls, value: Any) -> Any:
+        return state_directory("segment") if value is None else value
+
+    @model_validator(mode="after")
+    def _check_watermarks(self) -> SegmentSettings:
+        if self.low_watermark > self.high_watermark:
+            raise ValueError(
+                f"low_watermark ({self.low_watermark}) must not exceed high_watermark ({self.high_watermark})"
+            )
+        return self
