@@ -24,6 +24,7 @@ from kvstore.common.advertised_host import NoAddressToAdvertise, advertised_host
 from kvstore.common.capacity import CapacityError, capacity_of
 from kvstore.common.config.load import read_secret
 from kvstore.common.config.up import UpSettings
+from kvstore.common.control_metadata import check_token
 from kvstore.common.sizes import format_size
 from kvstore_client.address import Address, is_wildcard
 
@@ -86,6 +87,8 @@ def _plan(settings: UpSettings, config: str) -> Plan:
         fail(f"--data-dir: {settings.data_dir} can't be made ({error.strerror}): choose a writable directory")
     try:
         token = read_secret(str(settings.token_file)) if settings.token_file else ""
+        # The engine reads the same file: tokens with roles are for servers that are started one by one.
+        check_token(token)
     except ValueError as error:
         fail(f"--token-file: {error}", code=EXIT_USAGE)
     try:

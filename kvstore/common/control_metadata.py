@@ -1,7 +1,7 @@
 """What travels in the metadata of calls on the gRPC control port.
 
 With every call the shared secret, as `authorization: Bearer TOKEN`. With a refusal the role of the master that refused:
-a standby is worth asking again soon, or the leader that it names at once; the refusal of a leader is final, although the
+a standby is worth asking again soon; the refusal of a leader is final, although the
 network's own failures have the same code.
 """
 
@@ -12,7 +12,6 @@ from collections.abc import Iterable
 ROLE_KEY = "kvstore-role"
 STANDBY_ROLE = "standby"
 LEADER_ROLE = "leader"
-LEADER_ADDRESS_KEY = "kvstore-leader"
 AUTHORIZATION = "authorization"
 _SCHEME = "Bearer "
 

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from kvstore import __version__
 from kvstore.common.config.master import MasterSettings
 from kvstore.common.errors import FencedError, KvstoreError
+from kvstore.common.file_limit import raise_file_limit
 from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
+from kvstore.common.tokens import TokenRole
 from kvstore.master.directory import Directory
 from kvstore.master.ha.replica import Replica
 from kvstore.master.metadata.registry import metadata_store, scheme_of
@@ -39,6 +41,8 @@ logger = logging.getLogger(__name__)
 # The commit thread wants the GIL for microseconds; the default of 5 ms would be added to requests that wait
 # for it.
 SWITCH_INTERVAL_S = 0.0005
+# Files that are no client's connection: the metadata store's, segments' streams, the other ports.
+FILES_BESIDES = 4096
 
 
 class MasterServer:
@@ -106,7 +110,7 @@ class MasterServer:
                 self.metrics,
                 self._new_directory,
                 self._fail,
-                settings.token.get_secret_value(),
+                settings.tokens.to_present(TokenRole.SEGMENT),
             )
             await self._replica.start()
         else:
@@ -159,9 +163,9 @@ class MasterServer:
             readiness=self._readiness,
         )
         admin = AdminService(self._roles, about)
-        self._control = ControlPort(control, admin, TokenInterceptor(settings.token_bytes, self.metrics))
+        self._control = ControlPort(control, admin, TokenInterceptor(settings.tokens, self.metrics))
         await self._control.start(settings.host, settings.control_port)
-        port_options = PortOptions(settings.token_bytes, settings.connections_max)
+        port_options = PortOptions(settings.tokens, settings.connections_max)
         self._port = DirectoryPort(self._roles, self.metrics, port_options)
         await self._port.start(settings.host, settings.directory_port)
 
@@ -225,6 +229,7 @@ async def run(settings: MasterSettings, on_listening: Callable[[MasterServer], N
     `on_listening` is called once, when it serves.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    raise_file_limit(settings.connections_max + FILES_BESIDES, "connections_max and what else is open")
     server = MasterServer(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -19,6 +19,7 @@ from kvstore.common.config.segment import SegmentSettings
 from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
 from kvstore.common.sizes import format_size
+from kvstore.common.tokens import TokenRole
 from kvstore.segment.attach_session import Registration
 from kvstore.segment.control_client import ControlClient
 from kvstore.segment.errors import SegmentStartError
@@ -124,7 +125,7 @@ class SegmentServer:
                 tcp_port=settings.advertise_port or server.tcp_port,
                 unix_path=unix_path,
                 capacity_bytes=store.stats()["capacity_bytes"],
-                token=settings.token.get_secret_value(),
+                token=self._token_to_present(TokenRole.SEGMENT),
             ),
             store,
             store.stats,
@@ -149,6 +150,16 @@ class SegmentServer:
             http=str(Address(settings.http_host, http_port)) if http_port >= 0 else "off",
             capacity_bytes=store.stats()["capacity_bytes"],
         )
+
+    def _token_to_present(self, role: TokenRole) -> str:
+        tokens = self._settings.tokens
+        token = tokens.to_present(role)
+        if tokens and not token:
+            raise SegmentStartError(
+                f"the tokens have none for the role {role.value}: a segment needs one for segments, which it presents to "
+                "masters, and one for engines, which it asks for"
+            )
+        return token
 
     def _unix_path(self, segment_id: bytes) -> str:
         choice = self._settings.unix_path
@@ -191,7 +202,7 @@ class SegmentServer:
                 tcp_host=settings.host,
                 tcp_port=settings.port,
                 unix_path=unix_path,
-                token=settings.token.get_secret_value(),
+                token=self._token_to_present(TokenRole.ENGINE),
                 connections_max=settings.connections_max,
                 rdma=settings.rdma,
                 rdma_library=settings.rdma_library,

@@ -10,10 +10,12 @@ from typing import Any
 
 import grpc
 import pytest
+from kvstore.v1 import admin_pb2, admin_pb2_grpc
 from kvstore.v1 import control_pb2 as pb
 
 from kvstore.master.server import MasterServer
-from kvstore_client.protocol import SegmentState, Status
+from kvstore_client import protocol
+from kvstore_client.protocol import Op, SegmentState, Status
 from kvstore_client.protocol.journal import JournalGroup, JournalOp, encode_groups
 from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints, settings, until
 
@@ -292,3 +294,88 @@ async def test_a_stopped_master_commits_what_it_had_accepted(tmp_path: Path) -> 
     assert status is Status.BAD_REQUEST
     peer.close()
     await server.stop()
+
+
+# ---- tokens with roles -------------------------------------------------------------------------------------
+
+TOKENS = "engine:the-engines\nsegment:the-segments\nadmin:the-admins\n"
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[MasterServer]:
+    server = MasterServer(settings(tmp_path, token=TOKENS))
+    await server.start()
+    yield server
+    await server.stop()
+
+
+async def status_of(call: Any) -> grpc.StatusCode:
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+async def refused(call: Any) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call
+    return raised.value
+
+
+@pytest.mark.parametrize("token", ["the-engines", "the-segments", "the-admins", "another"])
+async def test_each_token_does_what_its_role_says_and_nothing_else(guarded: MasterServer, token: str) -> None:
+    denied, wrong = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
+    expected = {
+        "the-engines": (denied, denied, None),
+        "the-segments": (None, denied, None),
+        "the-admins": (denied, None, None),
+        "another": (wrong, wrong, wrong),
+    }[token]
+    peer = SegmentPeer(guarded.control_port, token=token)
+    admin = admin_pb2_grpc.AdminStub(peer.channel)
+    watch = peer.stub.WatchClusterMap(pb.WatchClusterMapRequest(), metadata=peer.metadata)
+    calls = [
+        (peer.attach(), peer.heartbeat()),
+        (
+            admin.GetStatus(admin_pb2.GetStatusRequest(), metadata=peer.metadata),
+            admin.SetDraining(admin_pb2.SetDrainingRequest(segment_id=bytes(16)), metadata=peer.metadata),
+            admin.ClearNamespace(admin_pb2.ClearNamespaceRequest(id=bytes(8)), metadata=peer.metadata),
+        ),
+        (watch.read(),),
+    ]
+    refusals = 0
+    for code, group in zip(expected, calls, strict=True):
+        for call in group:
+            if code is not None:
+                error = await refused(call)
+                assert error.code() is code
+                assert "role" in (error.details() or "") or code is wrong
+                refusals += 1
+                continue
+            # There is no such segment or namespace.
+            assert await status_of(call) in (grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND)
+    assert metric(guarded, "kvstore_master_unauthorized_total", port="control") == refusals
+    assert len(guarded.directory.state.segments) == (token == "the-segments")
+    await peer.close()
+
+
+async def test_an_engines_token_reads_and_writes_and_does_not_clear(guarded: MasterServer) -> None:
+    engine = await DirectoryPeer.greeted(guarded.directory_port, "the-engines")
+    ns = await engine.open_namespace(model="m")
+    status, text = await engine.call(Op.BUMP_NAMESPACE, protocol.BumpNamespaceRequest(ns))
+    assert (status, b"admin" in text) == (Status.UNAUTHORIZED, True)
+    assert await engine.exists(ns, fingerprints(1, 1)) == [False]
+    engine.close()
+    for role, token in ((protocol.Role.CLIENT, "the-segments"), (protocol.Role.TOOL, "the-engines")):
+        peer = await DirectoryPeer.connect(guarded.directory_port)
+        status, text = await peer.call(Op.HELLO, protocol.HelloRequest(role, token, "test"))
+        assert status is Status.UNAUTHORIZED and b"takes one with the role" in text
+        assert await peer.ended()
+    tool = await DirectoryPeer.connect(guarded.directory_port)
+    status, _ = await tool.call(Op.HELLO, protocol.HelloRequest(protocol.Role.TOOL, "the-admins", "test"))
+    assert status is Status.OK
+    status, _ = await tool.call(Op.BUMP_NAMESPACE, protocol.BumpNamespaceRequest(ns))
+    assert status is Status.OK
+    tool.close()
+    assert metric(guarded, "kvstore_master_unauthorized_total", port="directory") == 3

@@ -170,7 +170,7 @@ def test_a_secret_that_cannot_be_used_is_not_repeated(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
     for options, text in (
         ({"token": "two words"}, "--token: a token consists of visible ASCII"),
-        ({"token": "x" * 1025}, "--token: value should have at most 1024"),
+        ({"token": "x" * 1025}, "--token: a token has at most 1024 bytes"),
         ({"token": "x", "token_file": "y"}, "--token and --token-file are both given: keep one"),
         ({"token_file": "/nonexistent/t"}, "--token-file: /nonexistent/t can't be read: No such file"),
         ({"token_file": str(tmp_path / "empty")}, "is empty: write the secret into it"),

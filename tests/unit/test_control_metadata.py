@@ -14,7 +14,7 @@ def test_what_a_caller_sends_is_what_the_master_reads() -> None:
         assert presented_token(token_metadata(token)) == token
 
 
-@pytest.mark.parametrize("token", ["two words", "tab\t", "newline\n", "schlüssel", "\x7f"])
+@pytest.mark.parametrize("token", ["two words", "tab\tbed", "schlüssel", "\x7f"])
 def test_a_token_that_metadata_cannot_carry_is_refused_at_the_start(token: str) -> None:
     with pytest.raises(ValueError, match="visible ASCII"):
         MasterSettings(token=token)

@@ -14,8 +14,9 @@ import grpc.aio
 
 from kvstore.cli.admin.failures import EXIT_UNREACHABLE, AdminFailure, describe, is_unreachable
 from kvstore.cli.admin.views import role_name
-from kvstore.cli.errors import fail
+from kvstore.cli.errors import EXIT_USAGE, fail
 from kvstore.common.config.admin import AdminSettings
+from kvstore.common.tokens import TokenRole
 from kvstore.common.control_metadata import LEADER_ROLE, refusing_role, token_metadata
 from kvstore.v1 import admin_pb2 as pb
 from kvstore.v1 import admin_pb2_grpc
@@ -198,10 +199,12 @@ def _refused_by_leader(error: grpc.aio.AioRpcError) -> bool:
 def exchange(settings: AdminSettings, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
     """Runs `work` with the masters that the settings name; an AdminFailure ends the process."""
 
+    token = settings.tokens.to_present(TokenRole.ADMIN)
+    if settings.tokens and not token:
+        fail("none of the tokens has the role admin", code=EXIT_USAGE)
+
     async def run() -> T:
-        async with Cluster(
-            settings.master, settings.token.get_secret_value(), settings.timeout_ms
-        ) as cluster:
+        async with Cluster(settings.master, token, settings.timeout_ms) as cluster:
             return await work(cluster)
 
     try:

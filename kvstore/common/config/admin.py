@@ -8,8 +8,8 @@ from pydantic import SecretStr
 
 from kvstore.common.config.schema import setting
 from kvstore.common.config.servers import ControlAddresses, TokenSettings
+from kvstore.common.tokens import TOKENS_BYTES_MAX
 from kvstore_client.address import CONTROL_PORT
-from kvstore_client.protocol import TOKEN_BYTES_MAX
 
 
 class AdminSettings(TokenSettings):
@@ -25,7 +25,7 @@ class AdminSettings(TokenSettings):
         SecretStr(""),
         "The masters' secret; better by the environment or as a file, for options are visible.",
         group="Access",
-        max_length=TOKEN_BYTES_MAX,
+        max_length=TOKENS_BYTES_MAX,
         # What the container of a master has in its environment anyway.
         also=("KVSTORE_MASTER_TOKEN",),
     )

@@ -24,8 +24,8 @@ from kvstore.common.config.environment import (
     unknown_variables,
 )
 from kvstore.common.config.file import ConfigFile, Given, read_config_file
+from kvstore.common.tokens import TOKENS_BYTES_MAX
 from kvstore.common.config.schema import Settings, declarations
-from kvstore_client.protocol import TOKEN_BYTES_MAX
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
@@ -100,7 +100,7 @@ def read_secret(path: str) -> str:
     """The secret that a file holds. ValueError."""
     try:
         with open(path, encoding="utf-8") as file:
-            secret = file.read(TOKEN_BYTES_MAX + 2).strip()
+            secret = file.read(TOKENS_BYTES_MAX + 1).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from error
     if not secret:

@@ -83,7 +83,9 @@ class MasterSettings(ServerSettings):
         le=1 << 40,
     )
     connections_max: int = setting(
-        4096, "Most client connections at a time.", group="Limits", ge=1, le=1 << 20
+        16_384,
+        "Most client connections at a time; every rank of every engine has one at least.",
+        group="Limits", ge=1, le=1 << 20
     )
     segments_max: int = setting(4096, "Most segments, suspect ones too.", group="Limits", ge=1, le=1 << 20)
     namespaces_max: int = setting(65_536, "Most namespaces.", group="Limits", ge=1, le=1 << 24)

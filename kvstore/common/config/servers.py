@@ -8,10 +8,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator
 
 from kvstore.common.config.schema import Settings, setting
-from kvstore.common.control_metadata import check_token
 from kvstore.common.logs import LogFormat
+from kvstore.common.tokens import TOKENS_BYTES_MAX, Tokens
 from kvstore_client.address import CONTROL_PORT, check_listen_host, check_peer_host, parse_addresses
-from kvstore_client.protocol import TOKEN_BYTES_MAX
 
 MASTER_HTTP_PORT = 7442
 DATA_PORT = 7450
@@ -37,10 +36,10 @@ class TokenSettings(Settings):
 
     token: SecretStr = setting(
         SecretStr(""),
-        "Shared secret of the store; better by the environment or as a file, for options are visible. Without it none "
-        "is asked for.",
+        "Shared secret of the store, or lines of role:token (docs/operations.md); better by the environment or as a "
+        "file, for options are visible. Without it none is asked for.",
         group="Access",
-        max_length=TOKEN_BYTES_MAX,
+        max_length=TOKENS_BYTES_MAX,
     )
     token_file: Path | None = setting(
         None, "File with the secret.", group="Access", kind="path", also=("KVSTORE_TOKEN_FILE",)
@@ -49,12 +48,13 @@ class TokenSettings(Settings):
     @field_validator("token")
     @classmethod
     def _sendable(cls, token: SecretStr) -> SecretStr:
-        check_token(token.get_secret_value())
+        Tokens.parse(token.get_secret_value())
         return token
 
     @property
-    def token_bytes(self) -> bytes:
-        return self.token.get_secret_value().encode()
+    def tokens(self) -> Tokens:
+        """What `token` says: one secret, or a line for each role."""
+        return Tokens.parse(self.token.get_secret_value())
 
 
 class ServerSettings(TokenSettings):

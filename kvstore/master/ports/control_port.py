@@ -3,7 +3,6 @@ asked for the token before anything else of it is looked at."""
 
 from __future__ import annotations
 
-import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,6 +12,7 @@ import grpc.aio
 
 from kvstore.common.control_metadata import presented_token
 from kvstore.common.logs import log_event
+from kvstore.common.tokens import TokenRole, Tokens, refusal_text
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.ports.admin_service import AdminService
 from kvstore.master.ports.control_service import ControlService
@@ -36,32 +36,46 @@ _OPTIONS = (
 )
 
 
-class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """`token` is the master's own; empty: callers present none. A call with another one ends as UNAUTHENTICATED."""
+# What the token of a call is for, by method; the rest takes any token of the store's.
+_ROLES = {
+    "/kvstore.v1.Control/Attach": TokenRole.SEGMENT,
+    "/kvstore.v1.Control/Heartbeat": TokenRole.SEGMENT,
+}
+_ADMIN_PREFIX = "/kvstore.v1.Admin/"
 
-    def __init__(self, token: bytes, metrics: MasterMetrics) -> None:
-        self._token = token
+
+class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """A call with a token that is none of ours ends as UNAUTHENTICATED, one with a token of another role as PERMISSION_DENIED."""
+
+    def __init__(self, tokens: Tokens, metrics: MasterMetrics) -> None:
+        self._tokens = tokens
         self._metrics = metrics
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any:
+        """See grpc.aio.ServerInterceptor."""
+        method = handler_call_details.method
         presented = presented_token(handler_call_details.invocation_metadata)
-        if presented is not None and hmac.compare_digest(presented.encode(), self._token):
+        held = frozenset() if presented is None else self._tokens.roles_of(presented)
+        needed = TokenRole.ADMIN if method.startswith(_ADMIN_PREFIX) else _ROLES.get(method)
+        if held and (needed is None or needed in held):
             return await continuation(handler_call_details)
+        if held and needed is not None:
+            return self._refusal(method, grpc.StatusCode.PERMISSION_DENIED, refusal_text(needed, held))
         if not presented:
             text = "no token was presented: send the master's as `authorization: Bearer TOKEN`"
-        elif not self._token:
+        elif not self._tokens:
             text = "this master has no token, and one was presented: is it the right master?"
         else:
             text = "the token is wrong: it is not this master's"
-        return self._refusal(handler_call_details.method, text)
+        return self._refusal(method, grpc.StatusCode.UNAUTHENTICATED, text)
 
-    def _refusal(self, method: str, text: str) -> Any:
+    def _refusal(self, method: str, code: grpc.StatusCode, text: str) -> Any:
         async def refuse(_: Any, context: Any) -> None:
             self._metrics.unauthorized.labels("control").inc()
             log_event(logger, logging.WARNING, "unauthorized", peer=context.peer(), method=method, text=text)
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, text)
+            await context.abort(code, text)
 
         # Streams both ways fit calls of every form, and no message of the caller's is waited for.
         return grpc.stream_stream_rpc_method_handler(refuse)

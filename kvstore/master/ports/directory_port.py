@@ -10,19 +10,19 @@ mark, above which no request is read.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import socket
 import struct
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kvstore.common.errors import RefusedError
 from kvstore.common.identity import check_identity
 from kvstore.common.logs import log_event
+from kvstore.common.tokens import TokenRole, Tokens, refusal_text
 from kvstore.master.metrics import MasterMetrics
-from kvstore.master.roles import Roles
+from kvstore.master.roles import Backend, Roles
 from kvstore_client import _native, protocol
 from kvstore_client.protocol import FLAG_REPLY, HEADER, HEADER_BYTES, MAGIC, PREFIX, Op, Status, WireError
 
@@ -34,13 +34,18 @@ WRITE_BUFFER_HIGH_BYTES = 1 << 20
 _COUNT_AT = struct.Struct("<8xI")
 _PREFERRED_AT = struct.Struct("<12xI")
 _OP_NAMES = {int(op): op.name.lower() for op in Op}
+_NEEDED: dict[int, TokenRole] = {
+    protocol.Role.CLIENT: TokenRole.ENGINE,
+    protocol.Role.SEGMENT: TokenRole.SEGMENT,
+    protocol.Role.TOOL: TokenRole.ADMIN,
+}
 _HOT = (Op.EXISTS, Op.LOOKUP, Op.PLACE)
 
 
 @dataclass(frozen=True)
 class PortOptions:
-    token: bytes = b""
-    connections_max: int = 4096
+    tokens: Tokens = field(default_factory=lambda: Tokens(()))
+    connections_max: int = 16_384
 
 
 class DirectoryPort:
@@ -54,6 +59,7 @@ class DirectoryPort:
         self._counters: dict[tuple[int, int], Any] = {}
         self._key_counters = {int(op): metrics.request_keys.labels(_OP_NAMES[op]) for op in _HOT}
         self._server: asyncio.Server | None = None
+        self._map: tuple[Backend, int, bytes] | None = None  # encoded, of this backend and epoch
 
     async def start(self, host: str, port: int) -> None:
         """OSError names the address."""
@@ -73,6 +79,14 @@ class DirectoryPort:
         for connection in list(self.connections):
             connection.close()
         await server.wait_closed()
+
+    def encoded_map(self) -> bytes:
+        """The fields of a MAP reply; encoded once an epoch, for all clients ask when it changes. How full segments are is as
+        of then."""
+        backend = self.roles.backend
+        if self._map is None or self._map[0] is not backend or self._map[1] != backend.map_epoch:
+            self._map = backend, backend.map_epoch, protocol.MapReply(tuple(backend.segment_map())).encode()
+        return self._map[2]
 
     def count(self, op: int, status: int, keys: int = 0) -> None:
         counter = self._counters.get((op, status))
@@ -94,6 +108,7 @@ class DirectoryConnection(asyncio.Protocol):
         self._need = HEADER_BYTES  # bytes that make the frame at the head of the buffer whole
         self._out: list[bytes] = []
         self._greeted = False
+        self._held: frozenset[TokenRole] = frozenset()  # what its token is for
         self._closing = False
         self._write_paused = False
         self._waiting: asyncio.Task[None] | None = None
@@ -244,14 +259,14 @@ class DirectoryConnection(asyncio.Protocol):
                 self._hot(op, request_id, body)
             elif op == Op.MAP:
                 protocol.MapRequest.decode(body)
-                self._reply(
-                    op, request_id, protocol.MapReply(tuple(self._roles.backend.segment_map())).encode()
-                )
+                self._reply(op, request_id, self._port.encoded_map())
             elif op == Op.OPEN_NAMESPACE:
                 opened = protocol.OpenNamespaceRequest.decode(body)
                 check_identity(opened.identity)
                 work = self._roles.backend.open_namespace(opened.identity, opened.name)
                 self._wait_for(op, request_id, work)
+            elif op == Op.BUMP_NAMESPACE and TokenRole.ADMIN not in self._held:
+                self._refuse_unauthorized(op, request_id, refusal_text(TokenRole.ADMIN, self._held))
             elif op == Op.BUMP_NAMESPACE:
                 bumped = protocol.BumpNamespaceRequest.decode(body)
                 self._wait_for(op, request_id, self._roles.backend.bump_namespace(bumped.ns))
@@ -304,13 +319,20 @@ class DirectoryConnection(asyncio.Protocol):
             return
         if hello.min_version > protocol.VERSION_MAX or hello.max_version < protocol.VERSION_MIN:
             self._refuse_version(op, request_id, f"version {hello.min_version} to {hello.max_version}")
-        elif not hmac.compare_digest(hello.token.encode(), self._port.options.token):
-            self._port.metrics.unauthorized.labels("directory").inc()
-            log_event(logger, logging.WARNING, "unauthorized", peer=self._peer, name=hello.name)
-            self._refuse(op, request_id, Status.UNAUTHORIZED, "the token is wrong")
-            self.close()
-        else:
+            return
+        self._held = self._port.options.tokens.roles_of(hello.token)
+        needed = _NEEDED.get(hello.role, TokenRole.ENGINE)
+        if needed in self._held:
             self._admit(op, request_id, hello)
+            return
+        text = refusal_text(needed, self._held) if self._held else "the token is wrong"
+        self._refuse_unauthorized(op, request_id, f"{hello.name}: {text}" if hello.name else text)
+        self.close()
+
+    def _refuse_unauthorized(self, op: int, request_id: int, text: str) -> None:
+        self._port.metrics.unauthorized.labels("directory").inc()
+        log_event(logger, logging.WARNING, "unauthorized", peer=self._peer, text=text)
+        self._refuse(op, request_id, Status.UNAUTHORIZED, text)
 
     def _admit(self, op: int, request_id: int, hello: protocol.HelloRequest) -> None:
         try:

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 
-from kvstore.common.control_metadata import LEADER_ADDRESS_KEY, LEADER_ROLE, ROLE_KEY, STANDBY_ROLE
+from kvstore.common.control_metadata import LEADER_ROLE, ROLE_KEY, STANDBY_ROLE
 from kvstore.common.errors import RefusedError
 from kvstore.master.roles import Backend, Roles
 from kvstore_client.protocol import Status
@@ -24,10 +24,7 @@ GRPC_CODES = {
 
 async def refuse_as_standby(context: Any, roles: Roles) -> NoReturn:
     """Ends a call that only a leader can answer."""
-    metadata = [(ROLE_KEY, STANDBY_ROLE)]
-    if roles.leader_address:
-        metadata.append((LEADER_ADDRESS_KEY, roles.leader_address))
-    await context.abort(grpc.StatusCode.UNAVAILABLE, roles.not_leader_text(), tuple(metadata))
+    await context.abort(grpc.StatusCode.UNAVAILABLE, roles.not_leader_text(), ((ROLE_KEY, STANDBY_ROLE),))
     raise AssertionError("abort() raises")
 
 
