@@ -12,6 +12,7 @@ from typing import Protocol
 
 from kvstore.common.errors import FencedError, KvstoreError, RefusedError, StoreError
 from kvstore.common.logs import log_event
+from kvstore.master.answers import Answers
 from kvstore.master.committer import Committer
 from kvstore.master.compaction import compact
 from kvstore.master.core_tasks import CoreTasks
@@ -21,7 +22,9 @@ from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
 from kvstore.master.state.changes import Change
 from kvstore.master.state.directory_state import DirectoryState, Recovered, StateLimits
-from kvstore.master.state.placement import Candidate, PlacementPolicy
+from kvstore.master.state.placement import PlacementPolicy
+from kvstore.master.state.placer import Placer
+from kvstore.master.store_watch import StoreView, watch_store
 from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import MapRecord, NamespaceReply, Status
 
@@ -29,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.5
 DROP_SLICE_ENTRIES = 10_000
-SIZE_PERIOD_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +42,6 @@ class NamespaceView:
     epoch: int
     name: str
     identity: bytes
-
-
-@dataclass(slots=True)
-class StoreView:
-    """How the metadata store does, as far as it has been seen: measured every SIZE_PERIOD_S, and at commits."""
-
-    level: SpaceLevel = SpaceLevel.NORMAL
-    text: str = ""
-    size_bytes: int | None = None
-    read_error: str = ""  # of the last measurement
-    commit_error: str = ""  # of the last commit
 
 
 class SegmentSession(Protocol):
@@ -81,8 +72,6 @@ class Directory:
         """`on_fenced`: another master writes. `on_failed`: nothing here can go on."""
         self._store = store
         self._metrics = metrics
-        self._policy = policy
-        self._run_bytes = run_bytes
         self.state = DirectoryState(time.monotonic(), fence.term, recovered, limits)
         self.committer = Committer(
             store,
@@ -94,11 +83,10 @@ class Directory:
             on_fenced=on_fenced,
         )
         self._sessions: dict[int, SegmentSession] = {}
-        self._numbers = 0
-        self._waiters: dict[int, asyncio.Future[NamespaceReply | None]] = {}
+        self._session_count = 0
+        self._answers = Answers(self.handle)
         self._map_changed: asyncio.Future[None] | None = None
-        self._candidates: dict[int, Candidate] = {}
-        self._candidates_version = -1
+        self._placer = Placer(self.state, policy, run_bytes)
         self._tasks = CoreTasks(on_failed)
         self._committing = CoreTasks(on_failed)  # ends after the others
         self._stopping = False
@@ -107,7 +95,8 @@ class Directory:
     def start(self) -> None:
         self.committer.start(self._committing)
         self._tasks.start(self._tick_forever(), "directory-tick")
-        self._tasks.start(self._watch_size(), "directory-size")
+        watching = watch_store(self._store, self.store_view, self._metrics, self._measured)
+        self._tasks.start(watching, "directory-store-watch")
 
     async def stop(self) -> None:
         """Ends the background work, commits what was accepted, and answers who still waits. What was readable stays so."""
@@ -117,9 +106,7 @@ class Directory:
         await self._tasks.stop()
         await self.committer.stop()
         await self._committing.stop()
-        for waiter in self._waiters.values():
-            if not waiter.done():
-                waiter.set_exception(RefusedError(Status.NOT_LEADER, "this master leads no more"))
+        self._answers.refuse_all(RefusedError(Status.NOT_LEADER, "this master leads no more"))
         self._wake_map_watchers()
 
     # ---- reads (roles.Backend) -----------------------------------------------------------------------------
@@ -158,9 +145,9 @@ class Directory:
 
     def open_session(self, session: SegmentSession) -> int:
         """The number under which the session's events come and its effects go."""
-        self._numbers += 1
-        self._sessions[self._numbers] = session
-        return self._numbers
+        self._session_count += 1
+        self._sessions[self._session_count] = session
+        return self._session_count
 
     def end_session(self, number: int) -> None:
         self._sessions.pop(number, None)
@@ -170,40 +157,19 @@ class Directory:
     def heartbeat(self, event: ev.HeartbeatReceived) -> bool:
         """Whether the segment is known; if not, it must attach."""
         self.handle(event)
-        segment = self.state.segments.get(event.segment_id)
-        candidate = self._candidates.get(segment.index) if segment is not None else None
-        if segment is not None and candidate is not None:
-            candidate.used_bytes, candidate.placed_bytes = event.used_bytes, 0
-            candidate.evicted_at = segment.evicted_at
+        self._placer.reported(event)
         return self.state.membership.knows(event.segment_id, event.pool_id)
 
     async def open_namespace(self, identity: bytes, name: str) -> NamespaceReply:
         """Durable on return. Raises RefusedError."""
-        return await self._namespace(lambda request: ev.NamespaceOpened(request, identity, name))
+        return await self._answers.ask_namespace(lambda request: ev.NamespaceOpened(request, identity, name))
 
     async def bump_namespace(self, ns: bytes) -> NamespaceReply:
-        return await self._namespace(lambda request: ev.NamespaceBumped(request, ns))
+        return await self._answers.ask_namespace(lambda request: ev.NamespaceBumped(request, ns))
 
     async def set_draining(self, segment_id: bytes, draining: bool) -> None:
         """Durable on return. Raises RefusedError: MISS when there is no such segment."""
-        await self._ask(lambda request: ev.DrainRequested(request, segment_id, draining))
-
-    async def _namespace(self, event: Callable[[int], ev.Event]) -> NamespaceReply:
-        reply = await self._ask(event)
-        assert reply is not None
-        return reply
-
-    async def _ask(self, event: Callable[[int], ev.Event]) -> NamespaceReply | None:
-        """The answer to an event that carries the number of a request."""
-        self._numbers += 1
-        waiter: asyncio.Future[NamespaceReply | None] = asyncio.get_running_loop().create_future()
-        self._waiters[self._numbers] = waiter
-        number = self._numbers
-        try:
-            self.handle(event(number))
-            return await waiter
-        finally:
-            del self._waiters[number]
+        await self._answers.ask(lambda request: ev.DrainRequested(request, segment_id, draining))
 
     async def map_changed(self) -> None:
         """Until the segment map has a newer epoch than now."""
@@ -211,90 +177,56 @@ class Directory:
             self._map_changed = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._map_changed)
 
-    # ---- placement -----------------------------------------------------------------------------------------
-
     def place(self, body: bytes, preferred: int) -> bytes:
         """The fields of a PLACE reply. Raises WireError of the native module."""
-        index = self.state.index
-        absent, demand_bytes = index.place_demand(body)
-        chosen: list[Candidate] = []
-        if absent:
-            candidates = self._placeable()
-            runs = -(-demand_bytes // self._run_bytes)
-            chosen = self._policy.choose(
-                time.monotonic(), list(candidates.values()), preferred, demand_bytes, runs
-            )
-            for candidate in chosen:
-                candidate.placed_bytes += demand_bytes // len(chosen)
-        return index.place(body, [candidate.index for candidate in chosen], self._run_bytes)
-
-    def _placeable(self) -> dict[int, Candidate]:
-        if self.state.logs.space is SpaceLevel.FULL:
-            return {}  # what is put now would not become durable
-        if self._candidates_version != self.state.membership_version:
-            self._candidates_version = self.state.membership_version
-            self._candidates = {
-                s.index: Candidate(
-                    s.index,
-                    s.record.capacity_bytes,
-                    s.used_bytes,
-                    s.fresh_since,
-                    evicted_at=s.evicted_at,
-                )
-                for s in self.state.segments
-                if s.placeable
-            }
-        return self._candidates
+        return self._placer.place(time.monotonic(), body, preferred)
 
     # ---- effects out ---------------------------------------------------------------------------------------
 
     def _perform(self, effect: ef.Effect) -> None:
-        if isinstance(effect, ef.Commit):
-            self.committer.submit(effect.ops, effect.change)
-        elif isinstance(effect, ef.AckJournal):
-            if (session := self._sessions.get(effect.session)) is not None:
+        match effect:
+            case ef.Commit():
+                self.committer.submit(effect.ops, effect.change)
+            case ef.Report():
+                self._metrics.events.labels(effect.event).inc()
+                log_event(logger, effect.level, effect.event, **effect.fields)
+            case ef.BroadcastMap():
+                self._wake_map_watchers()
+            case ef.NamespaceReady():
+                self._answers.answer(effect.request, NamespaceReply(effect.ns, effect.epoch))
+            case ef.DrainReady():
+                self._answers.answer(effect.request, None)
+            case ef.RequestRefused():
+                self._answers.refuse(effect.request, RefusedError(effect.status, effect.text))
+            case ef.RetireNamespaces():
+                for session in list(self._sessions.values()):
+                    session.retire_namespaces(effect.namespaces)
+            case ef.DropEntries():
+                self._tasks.start_job(self._drop_entries(effect.segment_index), "directory-drop")
+            case ef.CompactLog():
+                self._tasks.start_job(self._compact(effect), "directory-compact")
+            case _:
+                if (session_of := self._sessions.get(effect.session)) is not None:
+                    self._tell(session_of, effect)
+
+    @staticmethod
+    def _tell(session: SegmentSession, effect: ef.SessionEffect) -> None:
+        match effect:
+            case ef.AckJournal():
                 session.ack(effect.durable_seq)
-        elif isinstance(effect, ef.Report):
-            self._metrics.events.labels(effect.event).inc()
-            log_event(logger, effect.level, effect.event, **effect.fields)
-        elif isinstance(effect, ef.BroadcastMap):
-            self._wake_map_watchers()
-        elif isinstance(effect, ef.NamespaceReady):
-            self._answer(effect.request, NamespaceReply(effect.ns, effect.epoch))
-        elif isinstance(effect, ef.DrainReady):
-            self._answer(effect.request, None)
-        elif isinstance(effect, ef.RequestRefused):
-            self._answer(effect.request, RefusedError(effect.status, effect.text))
-        elif isinstance(effect, ef.RetireNamespaces):
-            for session in list(self._sessions.values()):
-                session.retire_namespaces(effect.namespaces)
-        elif isinstance(effect, ef.DropEntries):
-            self._tasks.start_job(self._drop_entries(effect.segment_index), "directory-drop")
-        elif isinstance(effect, ef.CompactLog):
-            self._tasks.start_job(self._compact(effect), "directory-compact")
-        elif (session := self._sessions.get(effect.session)) is not None:
-            if isinstance(effect, ef.AcceptSegment):
+            case ef.AcceptSegment():
                 session.accept(effect.segment_index, effect.durable_seq, effect.need_inventory)
-            elif isinstance(effect, ef.RequestInventory):
+            case ef.RequestInventory():
                 session.request_inventory()
-            elif isinstance(effect, ef.RefuseEntries):
+            case ef.RefuseEntries():
                 session.refuse_entries(effect.last_seq, effect.entries, effect.reason)
-            else:
+            case ef.CloseSession():
                 session.close(effect.status, effect.reason)
 
     def _wake_map_watchers(self) -> None:
         if self._map_changed is not None:
             self._map_changed.set_result(None)
             self._map_changed = None
-
-    def _answer(self, request: int, answer: NamespaceReply | RefusedError | None) -> None:
-        waiter = self._waiters.get(request)
-        if waiter is None or waiter.done():
-            return  # the client went away
-        if isinstance(answer, RefusedError):
-            waiter.set_exception(answer)
-        else:
-            waiter.set_result(answer)
 
     def _commit_failed(self, change: Change, error: str) -> None:
         self._metrics.commit_failures.inc()
@@ -313,28 +245,15 @@ class Directory:
         self._metrics.backlog_bytes.set(self.committer.backlog_bytes)
         self.store_view.commit_error = ""
 
+    def _measured(self, level: SpaceLevel, text: str) -> None:
+        self.handle(ev.SpaceMeasured(level, text))
+
     # ---- tasks ---------------------------------------------------------------------------------------------
 
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             self.handle(ev.Tick())
-
-    async def _watch_size(self) -> None:
-        while True:
-            try:
-                size_bytes = await self._store.size_bytes()
-                level, text = await self._store.space()
-                view = self.store_view
-                view.level, view.text, view.size_bytes, view.read_error = level, text, size_bytes, ""
-                self._metrics.metadata_bytes.set(size_bytes)
-                self._metrics.metadata_space.set(level)
-                self.handle(ev.SpaceMeasured(level, text))
-                await self._store.trim()
-            except StoreError as error:
-                self.store_view.read_error = str(error)
-                log_event(logger, logging.WARNING, "metadata_size_unknown", error=str(error))
-            await asyncio.sleep(SIZE_PERIOD_S)
 
     async def _drop_entries(self, segment_index: int) -> None:
         # In slices: a segment has millions of entries, and requests come in between.

@@ -10,7 +10,6 @@ from kvstore.common.errors import RefusedError
 from kvstore.common.identity import namespace_id
 from kvstore.master.directory import Directory, NamespaceView
 from kvstore.master.state.directory_state import DirectoryState
-from kvstore.master.state.layout import SegmentRecord
 from kvstore.master.state.replay import Replay
 from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import MapRecord, NamespaceReply, SegmentState, Status
@@ -139,7 +138,13 @@ class Standby:
     def segment_map(self) -> list[MapRecord]:
         if self._mirrored is not None:
             return self._mirrored[1]
-        return [_map_record(segment_id, log.record) for segment_id, log in self._replay.logs.items()]
+        records = [log.record for log in self._replay.logs.values()]
+        return [
+            record.endpoint.map_record(
+                record.index, SegmentState.DRAINING if record.draining else SegmentState.LIVE, used_bytes=0
+            )
+            for record in records
+        ]
 
     def is_current(self, ns: bytes) -> bool:
         return ns in self._replay.current
@@ -166,17 +171,3 @@ class Standby:
 
     async def map_changed(self) -> None:
         await self._changed.wait()
-
-
-def _map_record(segment_id: bytes, record: SegmentRecord) -> MapRecord:
-    return MapRecord(
-        index=record.index,
-        state=SegmentState.DRAINING if record.draining else SegmentState.LIVE,
-        segment_id=segment_id,
-        pool_id=record.pool_id,
-        capacity_bytes=record.capacity_bytes,
-        used_bytes=0,
-        host=record.host,
-        tcp_port=record.tcp_port,
-        unix_path=record.unix_path,
-    )

@@ -14,6 +14,7 @@ from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
 from kvstore.master.state.changes import Registration
 from kvstore.master.state.directory_state import DirectoryState, StateLimits
+from kvstore.master.state.endpoint import Endpoint
 from kvstore.master.state.segment_table import Segment
 from kvstore_client.protocol.journal import JournalGroup, JournalOp, decode_groups, encode_groups
 
@@ -126,9 +127,8 @@ class ModelSegment:
         return held
 
     def registration(self, host: str = "10.0.0.1", tcp_port: int = 7450) -> Registration:
-        return Registration(
-            self.segment_id, self.pool_id, host, tcp_port, "", 1 << 30, self.last_seq, self.oldest_kept_seq
-        )
+        endpoint = Endpoint(self.segment_id, self.pool_id, host, tcp_port, "", 1 << 30)
+        return Registration(endpoint, self.last_seq, self.oldest_kept_seq)
 
     def batch(self, session: int, first_seq: int, last_seq: int | None = None) -> ev.JournalReceived:
         last = self.last_seq if last_seq is None else last_seq

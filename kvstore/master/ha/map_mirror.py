@@ -13,6 +13,7 @@ import grpc.aio
 from kvstore.common.control_metadata import token_metadata
 from kvstore.common.logs import log_event
 from kvstore.master.roles import Roles, Standby
+from kvstore.master.state.endpoint import Endpoint
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
 from kvstore_client.protocol import MapRecord, SegmentState
@@ -60,14 +61,4 @@ async def _mirror(
 
 
 def _record(said: Any) -> MapRecord:
-    return MapRecord(
-        index=said.index,
-        state=SegmentState(said.state),
-        segment_id=said.segment_id,
-        pool_id=said.pool_id,
-        capacity_bytes=said.capacity_bytes,
-        used_bytes=said.used_bytes,
-        host=said.host,
-        tcp_port=said.tcp_port,
-        unix_path=said.unix_path,
-    )
+    return Endpoint.of(said).map_record(said.index, SegmentState(said.state), said.used_bytes)

@@ -19,6 +19,7 @@ from kvstore.master.ports.refusals import GRPC_CODES, backend_of, refuse_as_stan
 from kvstore.master.roles import Backend, Roles
 from kvstore.master.state import events as ev
 from kvstore.master.state.changes import Registration
+from kvstore.master.state.endpoint import Endpoint
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
 from kvstore_client.protocol import PEER_ID_BYTES, VERSION_MAX, VERSION_MIN, Status
@@ -177,12 +178,7 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
         if (wrong := _wrong_with(said)) is not None:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, wrong)
         return Registration(
-            said.segment_id,
-            said.pool_id,
-            said.host,
-            said.tcp_port,
-            said.unix_path,
-            said.capacity_bytes,
+            Endpoint.of(said),
             said.last_seq,
             said.oldest_kept_seq,
             said.software_version[:VERSION_CHARACTERS_MAX],

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kvstore.master.committer import BACKLOG_BYTES_MAX
-from kvstore.master.directory import StoreView
 from kvstore.master.metadata.store import SpaceLevel
 from kvstore.master.state.segment_table import Segment
+from kvstore.master.store_watch import StoreView
 from kvstore_client.address import Address
 from kvstore_client.protocol import SegmentState
 
@@ -73,7 +73,7 @@ def _count(segments: Sequence[Segment]) -> str:
 
 
 def _name(segment: Segment) -> str:
-    return f"{segment.index} ({Address(segment.record.host, segment.record.tcp_port)})"
+    return f"{segment.index} ({Address(segment.record.endpoint.host, segment.record.endpoint.tcp_port)})"
 
 
 def _named(names: Iterable[str]) -> str:

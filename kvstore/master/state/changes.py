@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvstore.master.state.endpoint import Endpoint
+
 
 @dataclass(frozen=True, slots=True)
 class Registration:
     """What a segment says of itself when it attaches; its form has been checked."""
 
-    segment_id: bytes
-    pool_id: bytes
-    host: str
-    tcp_port: int
-    unix_path: str
-    capacity_bytes: int
+    endpoint: Endpoint
     last_seq: int
     oldest_kept_seq: int
     software_version: str = ""

@@ -85,6 +85,7 @@ class DirectoryState:
         segment.next_generation = known.next_generation
         segment.damaged = known.damaged
         segment.recorded = True
+        segment.durable_snapshot = known.record.snapshot
         segment.object_count, segment.used_bytes = self.index.segment_usage(known.index)
         # Served at once, for it is most likely alive; suspect soon, if it does not come.
         segment.state = SegmentState.DRAINING if known.record.draining else SegmentState.LIVE
@@ -117,37 +118,39 @@ class DirectoryState:
         return [(s.state, s.segment_id, s.record) for s in self.segments]
 
     def _handle(self, now: float, event: ev.Event) -> list[Effect]:
-        if isinstance(event, ev.JournalReceived):
-            return self._heard(now, event.session) + self.logs.journal(event)
-        if isinstance(event, ev.Committed):
-            return self._committed(now, event.change)
-        if isinstance(event, ev.HeartbeatReceived):
-            return self.membership.heartbeat(now, event)
-        if isinstance(event, ev.Tick):
-            return self.membership.tick(now)
-        if isinstance(event, ev.InventoryReceived):
-            return self._heard(now, event.session) + self.logs.inventory(event)
-        if isinstance(event, ev.SegmentAttached):
-            return self.membership.attach(now, event)
-        if isinstance(event, ev.StreamLost):
-            return self.membership.stream_lost(now, event)
-        if isinstance(event, ev.SegmentLeaving):
-            return self.membership.leaving(now, event)
-        if isinstance(event, ev.NamespaceOpened):
-            return self.namespaces.open(event)
-        if isinstance(event, ev.NamespaceBumped):
-            return self.namespaces.bump(event)
-        if isinstance(event, ev.DrainRequested):
-            return self.membership.drain(event)
-        if isinstance(event, ev.CompactionWritten):
-            return self.logs.compaction_written(event)
-        if isinstance(event, ev.CompactionFailed):
-            return self.logs.compaction_failed(event)
-        if isinstance(event, ev.SpaceMeasured):
-            return self.logs.space_measured(event)
-        if isinstance(event, ev.CommitStalled):
-            return self._commit_stalled(event)
-        return self._commit_failed(now, event)
+        match event:
+            case ev.JournalReceived():
+                return self._heard(now, event.session) + self.logs.journal(event)
+            case ev.Committed():
+                return self._committed(now, event.change)
+            case ev.HeartbeatReceived():
+                return self.membership.heartbeat(now, event)
+            case ev.Tick():
+                return self.membership.tick(now)
+            case ev.InventoryReceived():
+                return self._heard(now, event.session) + self.logs.inventory(event)
+            case ev.SegmentAttached():
+                return self.membership.attach(now, event)
+            case ev.StreamLost():
+                return self.membership.stream_lost(event)
+            case ev.SegmentLeaving():
+                return self.membership.leaving(now, event)
+            case ev.NamespaceOpened():
+                return self.namespaces.open(event)
+            case ev.NamespaceBumped():
+                return self.namespaces.bump(event)
+            case ev.DrainRequested():
+                return self.membership.drain(event)
+            case ev.CompactionWritten():
+                return self.logs.compaction_written(event)
+            case ev.CompactionFailed():
+                return self.logs.compaction_failed(now, event)
+            case ev.SpaceMeasured():
+                return self.logs.space_measured(now, event)
+            case ev.CommitStalled():
+                return self._commit_stalled(event)
+            case ev.CommitFailed():
+                return self._commit_failed(now, event)
 
     def _heard(self, now: float, session: int) -> list[Effect]:
         segment = self.segments.of_session(session)
@@ -172,33 +175,37 @@ class DirectoryState:
         return resumed + self._stored(now, change)
 
     def _stored(self, now: float, change: ch.Change) -> list[Effect]:
-        if isinstance(change, ch.JournalStored):
-            return self.logs.journal_stored(change)
-        if isinstance(change, ch.InventoryChunkStored):
-            return self.logs.inventory_chunk_stored(change)
-        if isinstance(change, ch.InventoryStored):
-            return self.logs.inventory_stored(change)
-        if isinstance(change, ch.CompactionStored):
-            return self.logs.compaction_stored(change)
-        if isinstance(change, ch.NamespaceStored):
-            return self.namespaces.stored(change)
-        if isinstance(change, ch.SegmentRegistered):
-            return self.membership.registered(change)
-        if isinstance(change, ch.SegmentDropped):
-            return self.membership.dropped(now, change)
-        return self.membership.drain_stored(change)
+        match change:
+            case ch.JournalStored():
+                return self.logs.journal_stored(now, change)
+            case ch.InventoryChunkStored():
+                return self.logs.inventory_chunk_stored(change)
+            case ch.InventoryStored():
+                return self.logs.inventory_stored(change)
+            case ch.CompactionStored():
+                return self.logs.compaction_stored(change)
+            case ch.NamespaceStored():
+                return self.namespaces.stored(change)
+            case ch.SegmentRegistered():
+                return self.membership.registered(change)
+            case ch.SegmentDropped():
+                return self.membership.dropped(change)
+            case ch.DrainStored():
+                return self.membership.drain_stored(change)
 
     def _commit_failed(self, now: float, event: ev.CommitFailed) -> list[Effect]:
         change = event.change
         failed: list[Effect] = [
             Report("commit_failed", {"change": type(change).__name__, "error": event.error}, logging.ERROR)
         ]
-        if isinstance(change, ch.NamespaceStored):
-            return failed + self.namespaces.store_failed(change, event.error)
-        if isinstance(change, ch.SegmentRegistered):
-            return failed + self.membership.registration_failed(change)
-        if isinstance(change, ch.SegmentDropped):
-            return failed + self.membership.drop_failed(now, change)
-        if isinstance(change, ch.DrainStored):
-            return failed + self.membership.drain_failed(change, event.error)
-        return failed + self.logs.store_failed(change)
+        match change:
+            case ch.NamespaceStored():
+                return failed + self.namespaces.store_failed(change, event.error)
+            case ch.SegmentRegistered():
+                return failed + self.membership.registration_failed(change)
+            case ch.SegmentDropped():
+                return failed + self.membership.drop_failed(now, change)
+            case ch.DrainStored():
+                return failed + self.membership.drain_failed(change, event.error)
+            case _:
+                return failed + self.logs.store_failed(change)

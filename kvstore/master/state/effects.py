@@ -114,13 +114,10 @@ class Report:
     level: int = logging.WARNING
 
 
+SessionEffect = AcceptSegment | AckJournal | RequestInventory | RefuseEntries | CloseSession
 Effect = (
     Commit
-    | AcceptSegment
-    | AckJournal
-    | RequestInventory
-    | RefuseEntries
-    | CloseSession
+    | SessionEffect
     | BroadcastMap
     | RetireNamespaces
     | NamespaceReady

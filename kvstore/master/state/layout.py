@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from kvstore.common.errors import CorruptRecordError
 from kvstore.master.metadata.store import DeleteRange, prefix_end
+from kvstore.master.state.endpoint import Endpoint
 from kvstore.master.state.records import Record, RecordKind
 
 CLUSTER_KEY = b"m/cluster"
@@ -142,39 +143,43 @@ class NamespaceRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Chunks [0, chunks) of the generation hold everything up to entry `seq`. Generation 0: there is none."""
+
+    generation: int = 0
+    seq: int = 0
+    chunks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentRecord:
+    """A segment in the registry, under its id."""
+
     # Its number in MAP, LOOKUP and PLACE: the same at every master, before and after a fail-over.
     index: int
-    pool_id: bytes
-    host: str
-    tcp_port: int
-    unix_path: str
-    capacity_bytes: int
+    endpoint: Endpoint
     draining: bool = False
-    # The current snapshot: chunks [0, snapshot_chunks) of the generation hold everything up to snapshot_seq.
-    # Generation 0: there is none.
-    generation: int = 0
-    snapshot_seq: int = 0
-    snapshot_chunks: int = 0
+    snapshot: Snapshot = Snapshot()
 
     def encode(self) -> bytes:
         return _encode(
             {
                 "index": self.index,
-                "pool_id": self.pool_id.hex(),
-                "host": self.host,
-                "tcp_port": self.tcp_port,
-                "unix_path": self.unix_path,
-                "capacity_bytes": self.capacity_bytes,
+                "pool_id": self.endpoint.pool_id.hex(),
+                "host": self.endpoint.host,
+                "tcp_port": self.endpoint.tcp_port,
+                "unix_path": self.endpoint.unix_path,
+                "capacity_bytes": self.endpoint.capacity_bytes,
                 "draining": self.draining,
-                "generation": self.generation,
-                "snapshot_seq": self.snapshot_seq,
-                "snapshot_chunks": self.snapshot_chunks,
+                "generation": self.snapshot.generation,
+                "snapshot_seq": self.snapshot.seq,
+                "snapshot_chunks": self.snapshot.chunks,
             }
         )
 
     @staticmethod
-    def decode(data: bytes) -> SegmentRecord:
+    def decode(segment_id: bytes, data: bytes) -> SegmentRecord:
+        """Raises CorruptRecordError."""
         fields = _decode(
             data,
             {
@@ -192,18 +197,18 @@ class SegmentRecord:
         )
         if not 0 <= int(fields["index"]) < SEGMENT_INDEX_MAX:
             raise CorruptRecordError(f"segment index {fields['index']} is not below {SEGMENT_INDEX_MAX}")
-        return SegmentRecord(
-            int(fields["index"]),
+        endpoint = Endpoint(
+            segment_id,
             _hex(fields["pool_id"], ID_BYTES),
             str(fields["host"]),
             int(fields["tcp_port"]),
             str(fields["unix_path"]),
             int(fields["capacity_bytes"]),
-            bool(fields["draining"]),
-            int(fields["generation"]),
-            int(fields["snapshot_seq"]),
-            int(fields["snapshot_chunks"]),
         )
+        snapshot = Snapshot(
+            int(fields["generation"]), int(fields["snapshot_seq"]), int(fields["snapshot_chunks"])
+        )
+        return SegmentRecord(int(fields["index"]), endpoint, bool(fields["draining"]), snapshot)
 
 
 def _hex(text: str | int | bool, size: int) -> bytes:

@@ -60,35 +60,30 @@ class Membership:
 
     def attach(self, now: float, event: SegmentAttached) -> list[Effect]:
         said = event.registration
-        segment = self._table.get(said.segment_id)
+        segment = self._table.get(said.endpoint.segment_id)
         effects: list[Effect] = []
         if segment is None and len(self._table) >= self._limits.segments_max:
             reason = f"the cluster has its most of {self._limits.segments_max} segments"
             return [CloseSession(event.session, Status.UNAVAILABLE, reason)]
         if segment is not None and segment.session is not None:
             effects.append(CloseSession(segment.session, Status.UNAVAILABLE, "another stream took over"))
-            effects.append(Report("segment_superseded", {"segment_id": said.segment_id}))
+            effects.append(Report("segment_superseded", {"segment_id": said.endpoint.segment_id}))
             self._table.release(segment)
 
         index = self._table.next_index if segment is None else segment.index
         if index >= layout.SEGMENT_INDEX_MAX:
             reason = f"the directory has given out all its {layout.SEGMENT_INDEX_MAX} segment indexes"
             return [*effects, CloseSession(event.session, Status.UNAVAILABLE, reason)]
-        record = SegmentRecord(
-            index, said.pool_id, said.host, said.tcp_port, said.unix_path, said.capacity_bytes
-        )
-        if segment is None or segment.record.pool_id != said.pool_id or segment.state is SegmentState.GONE:
-            return effects + self._start_anew(now, event.session, segment, said.segment_id, record, said)
+        if (
+            segment is None
+            or segment.record.endpoint.pool_id != said.endpoint.pool_id
+            or segment.state is SegmentState.GONE
+        ):
+            return effects + self._start_anew(now, event.session, segment, said)
         self._table.bind(segment, event.session)
         segment.heard_at = now
         segment.said = said
-        record = replace(
-            record,
-            draining=segment.record.draining,
-            generation=segment.record.generation,
-            snapshot_seq=segment.record.snapshot_seq,
-            snapshot_chunks=segment.record.snapshot_chunks,
-        )
+        record = replace(segment.record, endpoint=said.endpoint)
         if segment.recorded and record == segment.record:
             return effects + self._admit(segment, said)
         if segment.registrations_pending and record == segment.record:
@@ -101,19 +96,18 @@ class Membership:
         now: float,
         session: int,
         old: Segment | None,
-        segment_id: bytes,
-        record: SegmentRecord,
         said: Registration,
     ) -> list[Effect]:
         effects: list[Effect] = []
+        draining = False
         if old is not None:
             self._index.set_serving(old.index, False)
             effects.append(DropEntries(old.index))
             effects.append(BroadcastMap())
             # New memory of the same segment is as little to be filled; one that said goodbye begins anew.
             draining = old.record.draining and old.state is not SegmentState.GONE
-            record = replace(record, draining=draining)
-        segment = self._table.create(segment_id, replace(record, index=self._table.next_index))
+        record = SegmentRecord(self._table.next_index, said.endpoint, draining)
+        segment = self._table.create(said.endpoint.segment_id, record)
         segment.said = said
         segment.heard_at = segment.fresh_since = segment.suspect_since = now
         self._index.set_serving(segment.index, False)  # until the registration is durable
@@ -172,8 +166,8 @@ class Membership:
                 {
                     "segment_id": segment.segment_id,
                     "index": segment.index,
-                    "host": segment.record.host,
-                    "tcp_port": segment.record.tcp_port,
+                    "host": segment.record.endpoint.host,
+                    "tcp_port": segment.record.endpoint.tcp_port,
                     "durable_seq": segment.durable_seq,
                     "need_inventory": need_inventory,
                 },
@@ -198,7 +192,11 @@ class Membership:
 
     def heartbeat(self, now: float, event: HeartbeatReceived) -> list[Effect]:
         segment = self._table.get(event.segment_id)
-        if segment is None or segment.record.pool_id != event.pool_id or segment.state is SegmentState.GONE:
+        if (
+            segment is None
+            or segment.record.endpoint.pool_id != event.pool_id
+            or segment.state is SegmentState.GONE
+        ):
             return []
         segment.used_bytes = event.used_bytes
         segment.object_count = event.object_count
@@ -214,9 +212,11 @@ class Membership:
     def knows(self, segment_id: bytes, pool_id: bytes) -> bool:
         """Whether the segment has a stream here; if not, it must attach (again)."""
         segment = self._table.get(segment_id)
-        return segment is not None and segment.record.pool_id == pool_id and segment.session is not None
+        return (
+            segment is not None and segment.record.endpoint.pool_id == pool_id and segment.session is not None
+        )
 
-    def stream_lost(self, now: float, event: StreamLost) -> list[Effect]:
+    def stream_lost(self, event: StreamLost) -> list[Effect]:
         segment = self._table.of_session(event.session)
         if segment is None:
             return []
@@ -255,7 +255,7 @@ class Membership:
             Report("segment_gone", {"segment_id": segment.segment_id, "why": why}),
         ]
 
-    def dropped(self, now: float, change: SegmentDropped) -> list[Effect]:
+    def dropped(self, change: SegmentDropped) -> list[Effect]:
         segment = self._current(change.segment_id, change.log)
         return [] if segment is None else [DropEntries(segment.index)]
 

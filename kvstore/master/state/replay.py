@@ -50,7 +50,7 @@ class SegmentLog:
 
     @staticmethod
     def unread(record: SegmentRecord) -> SegmentLog:
-        return SegmentLog(record, record.snapshot_seq, record.generation + 1)
+        return SegmentLog(record, record.snapshot.seq, record.snapshot.generation + 1)
 
 
 class Replay:
@@ -162,12 +162,12 @@ class Replay:
                 del self.logs[segment_id]
                 self.index.drop_segment(log.index)
             return None
-        if log is None or log.record.pool_id != record.pool_id or log.index != record.index:
+        if log is None or log.record.endpoint.pool_id != record.endpoint.pool_id or log.index != record.index:
             if log is not None:
                 self.index.drop_segment(log.index)
             self.logs[segment_id] = SegmentLog.unread(record)
-            return segment_id if record.generation else None
-        replaced = log.record.generation != record.generation
+            return segment_id if record.snapshot.generation else None
+        replaced = log.record.snapshot.generation != record.snapshot.generation
         log.record = record
         return segment_id if replaced else None
 
@@ -196,7 +196,7 @@ class Replay:
                 log.durable_seq,
                 log.logged_entries,
                 log.next_generation,
-                log.damaged or log.chunks_seen != log.record.snapshot_chunks,
+                log.damaged or log.chunks_seen != log.record.snapshot.chunks,
             )
 
     # ---- common ----------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Replay:
     def _segment_record(self, key: bytes, value: bytes) -> SegmentRecord | None:
         segment_id = key[len(layout.SEGMENTS_PREFIX) :]
         try:
-            record = SegmentRecord.decode(value)
+            record = SegmentRecord.decode(segment_id, value)
             for other_id, other in self.logs.items():
                 if other.index == record.index and other_id != segment_id:
                     raise CorruptRecordError(f"index {record.index} is that of {other_id.hex()}")
@@ -225,7 +225,7 @@ class Replay:
 
     @staticmethod
     def _is_current(log: SegmentLog, at: LogKey) -> bool:
-        return at.generation == log.record.generation and at.chunk < log.record.snapshot_chunks
+        return at.generation == log.record.snapshot.generation and at.chunk < log.record.snapshot.chunks
 
     def _load_chunk(self, log: SegmentLog, at: LogKey, key: bytes, value: bytes) -> None:
         log.next_generation = max(log.next_generation, at.generation + 1)

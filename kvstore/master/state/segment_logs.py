@@ -38,6 +38,7 @@ from kvstore.master.state.events import (
     SpaceMeasured,
 )
 from kvstore.master.state.journal_entries import checked_entries
+from kvstore.master.state.layout import Snapshot
 from kvstore.master.state.records import Record, RecordKind
 from kvstore.master.state.segment_table import CompactionProgress, InventoryProgress, Segment, SegmentTable
 from kvstore_client._native import DirectoryIndex
@@ -46,6 +47,7 @@ from kvstore_client.protocol.journal import JournalOp, group_ops, skip_entries, 
 
 RECORD_ENTRIES_MAX = 16_384  # at most 36 bytes each (a group of its own): well under the 1 MiB of a commit
 INVENTORY_CHUNKS_MAX = 65_536
+COMPACTION_RETRY_S = 30.0  # after one that failed, so that a store in trouble is not read again and again
 SEQ_MAX = 1 << 62  # beyond what a segment can count to; keys hold 64 bits
 
 
@@ -70,7 +72,7 @@ class SegmentLogs:
 
     # ---- space -----------------------------------------------------------------------------------------------
 
-    def space_measured(self, event: SpaceMeasured) -> list[Effect]:
+    def space_measured(self, now: float, event: SpaceMeasured) -> list[Effect]:
         """A tight store has its logs compacted early; a full one takes no journal until there is space again."""
         old, self.space = self.space, event.level
         effects: list[Effect] = []
@@ -82,7 +84,7 @@ class SegmentLogs:
                 text = "the metadata store has space again: attach again"
                 effects.append(CloseSession(segment.session, Status.UNAVAILABLE, text))
             if event.level is not SpaceLevel.NORMAL:
-                effects += self._maybe_compact(segment)
+                effects += self._maybe_compact(now, segment)
         return effects
 
     def _hold_back(self, segment: Segment) -> bool:
@@ -141,14 +143,14 @@ class SegmentLogs:
         segment.stream_seq = event.last_seq
         return effects
 
-    def journal_stored(self, change: JournalStored) -> list[Effect]:
+    def journal_stored(self, now: float, change: JournalStored) -> list[Effect]:
         segment = self.current(change)
         if segment is None:
             return []
         self._index.apply(segment.index, change.groups)
         segment.durable_seq = change.last_seq
         segment.logged_entries += change.entries
-        return self._ack(segment) + self._maybe_compact(segment)
+        return self._ack(segment) + self._maybe_compact(now, segment)
 
     # ---- inventory -----------------------------------------------------------------------------------------
 
@@ -218,9 +220,7 @@ class SegmentLogs:
         change: InventoryStored | CompactionStored,
     ) -> Commit:
         """The record names the new snapshot and the log before it goes, in one commit."""
-        segment.record = replace(
-            segment.record, generation=generation, snapshot_seq=seq, snapshot_chunks=chunks
-        )
+        segment.record = replace(segment.record, snapshot=Snapshot(generation, seq, chunks))
         ops = (
             Put(layout.segment_key(segment.segment_id), segment.record.encode()),
             layout.journal_before(segment.segment_id, journal_end),
@@ -244,13 +244,14 @@ class SegmentLogs:
     @staticmethod
     def _generation_counts(segment: Segment, generation: int) -> bool:
         coming = segment.inventory is not None and segment.inventory.generation == generation
-        return coming or segment.record.generation == generation
+        return coming or segment.record.snapshot.generation == generation
 
     def inventory_stored(self, change: InventoryStored) -> list[Effect]:
         segment = self.current(change)
-        if segment is None or segment.record.generation != change.generation:
+        if segment is None or segment.record.snapshot.generation != change.generation:
             return []
         self._index.end_inventory(segment.index)
+        segment.durable_snapshot = segment.record.snapshot
         segment.durable_seq = change.last_seq
         segment.damaged = False
         entries, _ = self._index.segment_usage(segment.index)
@@ -259,7 +260,7 @@ class SegmentLogs:
 
     # ---- compaction ----------------------------------------------------------------------------------------
 
-    def _maybe_compact(self, segment: Segment) -> list[Effect]:
+    def _maybe_compact(self, now: float, segment: Segment) -> list[Effect]:
         live, _ = self._index.segment_usage(segment.index)
         limits = self._limits
         if self.space is SpaceLevel.NORMAL:
@@ -268,7 +269,7 @@ class SegmentLogs:
             bound = live * limits.tight_compaction_factor + limits.tight_compaction_floor_entries
         busy = segment.compaction is not None or segment.inventory is not None or segment.awaiting_inventory
         # A damaged log can't be made whole by rewriting it: the inventory will replace it.
-        if segment.logged_entries <= bound or busy or segment.damaged:
+        if segment.logged_entries <= bound or busy or segment.damaged or now < segment.compaction_after:
             return []
         segment.compaction = CompactionProgress(segment.next_generation, segment.logged_entries)
         segment.next_generation += 1
@@ -276,8 +277,8 @@ class SegmentLogs:
             CompactLog(
                 segment.segment_id,
                 segment.compaction.generation,
-                segment.record.generation,
-                segment.record.snapshot_chunks,
+                segment.record.snapshot.generation,
+                segment.record.snapshot.chunks,
                 segment.durable_seq,
             )
         ]
@@ -306,10 +307,11 @@ class SegmentLogs:
             )
         ]
 
-    def compaction_failed(self, event: CompactionFailed) -> list[Effect]:
+    def compaction_failed(self, now: float, event: CompactionFailed) -> list[Effect]:
         segment = self._compacting(event.segment_id, event.generation)
         if segment is not None:
             segment.compaction = None
+            segment.compaction_after = now + COMPACTION_RETRY_S
         return []
 
     def _compacting(self, segment_id: bytes, generation: int) -> Segment | None:
@@ -321,8 +323,9 @@ class SegmentLogs:
 
     def compaction_stored(self, change: CompactionStored) -> list[Effect]:
         segment = self.current(change)
-        if segment is None or segment.record.generation != change.generation:
+        if segment is None or segment.record.snapshot.generation != change.generation:
             return []
+        segment.durable_snapshot = segment.record.snapshot
         before = segment.logged_entries
         # What was journalled while the snapshot was being written is still in the log.
         segment.logged_entries = change.entries + before - change.entries_before
@@ -341,6 +344,8 @@ class SegmentLogs:
         segment.compaction = None
         if isinstance(change, InventoryChunkStored | InventoryStored | CompactionStored):
             segment.damaged = True
+            # Whatever is stored of the segment from now on must not name a snapshot that may not be there.
+            segment.record = replace(segment.record, snapshot=segment.durable_snapshot)
         if segment.session is None:
             return []
         session = segment.session

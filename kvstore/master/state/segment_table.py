@@ -4,10 +4,10 @@ decide."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvstore.master.state.changes import Registration
-from kvstore.master.state.layout import SegmentRecord
+from kvstore.master.state.layout import SegmentRecord, Snapshot
 from kvstore_client.protocol import MapRecord, SegmentState
 
 
@@ -57,6 +57,10 @@ class Segment:
     awaiting_inventory: bool = False
     inventory: InventoryProgress | None = None
     compaction: CompactionProgress | None = None
+    compaction_after: float = 0.0  # not before; after one that failed
+    durable_snapshot: Snapshot = field(
+        default_factory=Snapshot
+    )  # while the record may name one that is on its way
     held_back: bool = (
         False  # something it sent was not taken because the store is full: it has to attach again
     )
@@ -95,17 +99,7 @@ class Segment:
         return self.state is SegmentState.LIVE and self.registered
 
     def map_record(self) -> MapRecord:
-        return MapRecord(
-            index=self.index,
-            state=self.state,
-            segment_id=self.segment_id,
-            pool_id=self.record.pool_id,
-            capacity_bytes=self.record.capacity_bytes,
-            used_bytes=self.used_bytes,
-            host=self.record.host,
-            tcp_port=self.record.tcp_port,
-            unix_path=self.record.unix_path,
-        )
+        return self.record.endpoint.map_record(self.index, self.state, self.used_bytes)
 
 
 class SegmentTable:

@@ -96,8 +96,8 @@ async def test_a_corrupt_or_missing_snapshot_chunk_costs_its_own_entries() -> No
         rig.feed(chunk)
     await rig.commit()
     record = rig.segment(hurt.segment_id).record
-    assert record.snapshot_chunks == 3
-    key = layout.snapshot_key(hurt.segment_id, record.generation, 1)
+    assert record.snapshot.chunks == 3
+    key = layout.snapshot_key(hurt.segment_id, record.snapshot.generation, 1)
     await rig.write_raw(key, b"scrambled")
     await rig.restart()
     assert rig.corrupt == ["snapshot"]

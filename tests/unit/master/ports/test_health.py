@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from kvstore.master.committer import BACKLOG_BYTES_MAX
-from kvstore.master.directory import StoreView
 from kvstore.master.metadata.store import SpaceLevel
 from kvstore.master.ports.health import leader_problems, standby_problems
+from kvstore.master.state.endpoint import Endpoint
 from kvstore.master.state.layout import SegmentRecord
 from kvstore.master.state.segment_table import Segment
+from kvstore.master.store_watch import StoreView
 from kvstore_client.protocol import SegmentState
 
 
 def segment(index: int = 0, **changes: object) -> Segment:
-    record = SegmentRecord(index, bytes(16), "10.0.0.1", 7450 + index, "", 1 << 30)
+    record = SegmentRecord(index, Endpoint(bytes(16), bytes(16), "10.0.0.1", 7450 + index, "", 1 << 30))
     known = Segment(bytes([index]) * 16, record, index, SegmentState.LIVE, registered=True, heard_at=90.0)
     for name, value in changes.items():
         setattr(known, name, value)

@@ -136,7 +136,7 @@ async def test_a_new_pool_starts_with_nothing_under_another_index(model: ModelSe
     assert not served(rig)
     await rig.restart()
     assert rig.state.index.entry_count == 0
-    assert rig.segment(model.segment_id).record.pool_id == model.pool_id
+    assert rig.segment(model.segment_id).record.endpoint.pool_id == model.pool_id
 
 
 async def test_after_the_grace_period_a_silent_segment_is_gone_for_good(model: ModelSegment) -> None:

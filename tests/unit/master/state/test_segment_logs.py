@@ -11,7 +11,7 @@ from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
 from kvstore.master.state.directory_state import StateLimits
 from kvstore.master.state.journal_entries import checked_entries
-from kvstore.master.state.segment_logs import RECORD_ENTRIES_MAX, SEQ_MAX, LogLimits
+from kvstore.master.state.segment_logs import COMPACTION_RETRY_S, RECORD_ENTRIES_MAX, SEQ_MAX, LogLimits
 from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import OBJECT_BYTES_MAX, SegmentState, Status
 from kvstore_client.protocol.journal import JournalGroup, JournalOp, decode_groups, encode_groups
@@ -536,7 +536,7 @@ async def test_whatever_happens_the_directory_holds_what_was_acked(seed: int) ->
             segment = rig.state.segments.get(known.segment_id)
             if (
                 segment is None
-                or segment.record.pool_id != known.pool_id
+                or segment.record.endpoint.pool_id != known.pool_id
                 or segment.state is SegmentState.GONE
             ):
                 continue
@@ -550,7 +550,7 @@ async def test_whatever_happens_the_directory_holds_what_was_acked(seed: int) ->
     await rig.restart()
     for known in models:
         segment = rig.state.segments.get(known.segment_id)
-        if segment is not None and segment.record.pool_id == known.pool_id and not segment.damaged:
+        if segment is not None and segment.record.endpoint.pool_id == known.pool_id and not segment.damaged:
             assert directory_content(rig, known) == known.content(segment.durable_seq)
     assert not rig.corrupt
 
@@ -563,3 +563,50 @@ def _inventory_on_its_way(rig: StateRig, model: ModelSegment) -> bool:
         and commit.change.segment_id == model.segment_id
         for commit in rig.pending
     )
+
+
+async def test_a_compaction_that_failed_is_not_tried_again_at_once(model: ModelSegment) -> None:
+    limits = StateLimits(log=LogLimits(compaction_factor=1.1, compaction_floor_entries=1))
+    rig = await StateRig(limits).start()
+    await attach(rig, model, 1)
+
+    async def journal() -> list[ef.CompactLog]:
+        first = model.last_seq + 1
+        model.add(1, 1, 1, 1)
+        rig.feed(model.batch(1, first))
+        await rig.commit()
+        return rig.take(ef.CompactLog)
+
+    (order,) = await journal()
+    rig.feed(ev.CompactionFailed(order.segment_id, order.generation))
+    for _ in range(5):
+        rig.now += COMPACTION_RETRY_S / 6
+        assert await journal() == []
+    rig.now += COMPACTION_RETRY_S / 6
+    (again,) = await journal()
+    assert again.generation > order.generation
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["not written", "written all the same"])
+async def test_no_record_names_a_snapshot_whose_commit_failed(model: ModelSegment, applied: bool) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    model.add(1, 2, 3)
+    rig.feed(model.batch(1, 1))
+    await rig.commit()
+    before = rig.segment(model.segment_id).record
+    for chunk in model.inventory(1, chunk_entries=1):
+        rig.feed(chunk)
+    await rig.fail_commits(applied)
+    rig.feed(ev.StreamLost(1))
+    rig.feed(ev.DrainRequested(1, model.segment_id, True))
+    await rig.commit()
+    assert rig.segment(model.segment_id).record.snapshot == before.snapshot
+    accepted = await attach(rig, model, 2)
+    assert accepted.need_inventory, "what is stored is not known any more"
+    for chunk in model.inventory(2):
+        rig.feed(chunk)
+    await rig.commit()
+    await rig.restart()
+    assert directory_content(rig, model) == model.content()
+    assert rig.segment(model.segment_id).record.draining
