@@ -24,8 +24,8 @@ from kvstore.common.config.environment import (
     unknown_variables,
 )
 from kvstore.common.config.file import ConfigFile, Given, read_config_file
-from kvstore.common.tokens import TOKENS_BYTES_MAX
 from kvstore.common.config.schema import Settings, declarations
+from kvstore.common.tokens import TOKENS_BYTES_MAX
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 

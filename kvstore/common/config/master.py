@@ -85,7 +85,9 @@ class MasterSettings(ServerSettings):
     connections_max: int = setting(
         16_384,
         "Most client connections at a time; every rank of every engine has one at least.",
-        group="Limits", ge=1, le=1 << 20
+        group="Limits",
+        ge=1,
+        le=1 << 20,
     )
     segments_max: int = setting(4096, "Most segments, suspect ones too.", group="Limits", ge=1, le=1 << 20)
     namespaces_max: int = setting(65_536, "Most namespaces.", group="Limits", ge=1, le=1 << 24)
