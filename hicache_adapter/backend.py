@@ -241,8 +241,8 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
     # ---- for people ----
 
-    def counters(self) -> dict[str, int]:
-        """The client's counters, and those of each pool (`kv_pages_loaded`, `swa_pages_missed`, ...)."""
+    def counters(self) -> dict[str, Any]:
+        """The client's counters and troubles, and those of each pool (`kv_pages_loaded`, `swa_pages_missed`, ...)."""
         return {**self._client.stats(), **self._recorder.counters()}
 
     # ---- inside ----

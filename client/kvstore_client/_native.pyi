@@ -158,6 +158,9 @@ class SharedBuffer:
     @property
     def fd(self) -> int: ...
 
+def trouble_kinds() -> list[str]:
+    """What PageClient.troubles() can tell."""
+
 class PageClient:
     """Directory and data-port client. Any thread may call; after close() every call answers as an empty store does.
 
@@ -230,6 +233,11 @@ class PageClient:
     def counters(self) -> dict[str, int]:
         """Calls, keys, bytes, hits, misses, timeouts, reconnects, digest_mismatches, breaker_open, per transport where it matters
         (names are listed in docs/metrics.md)."""
+    def troubles(self) -> list[tuple[str, str, str, int]]:
+        """(subject, kind, what the peer said, failures since it began) of each peer that something is wrong with."""
+    @property
+    def trouble_changes(self) -> int:
+        """Grows whenever troubles() becomes another, counts aside."""
     def segment_map(self) -> list[dict[str, Any]]: ...
     def close(self) -> None:
         """Closes connections, joins threads, unmaps. Idempotent; waits at most for calls in flight."""

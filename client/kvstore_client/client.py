@@ -10,6 +10,7 @@ from kvstore_client.errors import ConfigError
 from kvstore_client.identity import Identity, named_identity
 from kvstore_client.namespace import Namespace
 from kvstore_client.throttle import ThrottledLog
+from kvstore_client.troubles import Trouble, TroubleLog
 
 logger = logging.getLogger("kvstore_client")
 
@@ -59,6 +60,8 @@ class Client:
         self._log = ThrottledLog(logger)
         self._lock = threading.Lock()
         self._own_counters = {"bad_arguments": 0, "surprises": 0}
+        self._trouble_log = TroubleLog(logger)
+        self._trouble_changes = 0
 
     def __enter__(self) -> "Client":
         return self
@@ -107,11 +110,14 @@ class Client:
         except Exception:
             self._surprise("unregister")
 
-    def stats(self) -> dict[str, int]:
-        """Counters since the client was made; docs/metrics.md lists the names."""
+    def stats(self) -> dict[str, Any]:
+        """Counters since the client was made (docs/metrics.md lists the names), and `troubles`: what is wrong with
+        which peer now, and the remedy, by peer.
+        """
         with self._lock:
             own = dict(self._own_counters)
-        return {**self._native.counters(), **own}
+        troubles = {subject: str(trouble) for subject, trouble in self._troubles().items()}
+        return {**self._native.counters(), **own, "troubles": troubles}
 
     def segments(self) -> list[dict[str, Any]]:
         """The segments as the client knows them."""
@@ -122,6 +128,16 @@ class Client:
         answer as an empty store does.
         """
         self._native.close()
+
+    def _troubles(self) -> dict[str, Trouble]:
+        return {subject: Trouble(kind, said) for subject, kind, said, _ in self._native.troubles()}
+
+    def _say_troubles(self) -> None:
+        """After each call: cheap while nothing has changed."""
+        changes = self._native.trouble_changes
+        if changes != self._trouble_changes:
+            self._trouble_changes = changes
+            self._trouble_log.update(self._troubles())
 
     def _bad_argument(self, verb: str, error: Exception) -> None:
         with self._lock:

@@ -44,6 +44,8 @@ class Namespace(Objects):
         except Exception:
             self._client._surprise("open")
             return False
+        finally:
+            self._client._say_troubles()
 
     def clear(self, *, deadline_ms: float | None = None) -> bool:
         """Makes everything in the namespace unreachable for everyone, in constant time (its epoch goes
@@ -55,6 +57,8 @@ class Namespace(Objects):
         except Exception:
             self._client._surprise("clear")
             return False
+        finally:
+            self._client._say_troubles()
 
     @property
     def namespace_id(self) -> str:
@@ -66,7 +70,7 @@ class Namespace(Objects):
         """How often the namespace has been cleared, as far as this client knows."""
         return self._native.namespace_state(self._handle)[1]
 
-    def stats(self) -> dict[str, int | str]:
+    def stats(self) -> dict[str, Any]:
         """What this client knows of the namespace, and the client's counters."""
         return {
             "name": self.name,

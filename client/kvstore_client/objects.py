@@ -210,13 +210,17 @@ class Objects(ABC):
 
     def put_pieces(self, hashes: bytes, memory: Pieces, *, deadline_ms: int, depth: int = 0) -> bytes:
         """One status an entry (docs/protocol.md section 2). At most 65,536 keys and 131,072 entries."""
-        return self._native.put(
+        statuses = self._native.put(
             self._handle, self._pool, self._shards, hashes, memory, deadline_ms, True, depth, None
         )
+        self._client._say_troubles()
+        return statuses
 
     def get_pieces(self, hashes: bytes, memory: Pieces, *, deadline_ms: int) -> bytes:
         """One status an entry; only those answered OK hold the object's bytes."""
-        return self._native.get(self._handle, self._pool, self._shards, hashes, memory, deadline_ms)
+        statuses = self._native.get(self._handle, self._pool, self._shards, hashes, memory, deadline_ms)
+        self._client._say_troubles()
+        return statuses
 
     # ---- how a batch runs ----
 
@@ -275,6 +279,7 @@ class Objects(ABC):
                 runs_without_fault(at.start, at.stop, run, fault)
         except Exception:
             self._client._surprise(verb)
+        self._client._say_troubles()
 
     def _key_slices(self, count: int) -> Iterator[slice]:
         step = min(KEYS_MAX, ENTRIES_MAX // self.shard_count)

@@ -238,6 +238,13 @@ nb::dict counters(const PageClient& client) {
   return all;
 }
 
+nb::list troubles(const PageClient& client) {
+  nb::list all;
+  for (const PeerTroubles::Record& r : client.counters().troubles.all())
+    all.append(nb::make_tuple(r.subject, PeerTroubles::name(r.trouble), r.text, r.count));
+  return all;
+}
+
 const char* state_name(wire::SegmentState state) {
   switch (state) {
     case wire::SegmentState::kLive:
@@ -326,6 +333,13 @@ void bind_client(nb::module_& m) {
       .def_prop_ro("entry_count", &Pieces::entry_count)
       .def_prop_ro("total_bytes", &Pieces::total_bytes);
 
+  m.def("trouble_kinds", [] {
+    std::vector<std::string> kinds;
+    for (size_t i = 0; i < static_cast<size_t>(Trouble::kCount); ++i)
+      kinds.emplace_back(PeerTroubles::name(static_cast<Trouble>(i)));
+    return kinds;
+  });
+
   nb::class_<PageClient>(m, "PageClient")
       .def("__init__", &make_client, nb::arg("masters"), nb::kw_only(), nb::arg("token") = "",
            nb::arg("name") = "", nb::arg("connections_per_peer") = 2, nb::arg("copy_threads") = 2,
@@ -373,6 +387,9 @@ void bind_client(nb::module_& m) {
           nb::arg("address"), nb::arg("size_bytes"))
       .def("unregister", &PageClient::unregister, nb::arg("address"))
       .def("counters", &counters)
+      .def("troubles", &troubles)
+      .def_prop_ro("trouble_changes",
+                   [](const PageClient& client) { return client.counters().troubles.changes(); })
       .def("segment_map", &segment_map)
       .def("close", &PageClient::close, nb::call_guard<ReleasedGil>());
 }

@@ -35,6 +35,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "client/peer_troubles.hpp"
+
 namespace kvstore {
 
 enum class Counter : uint8_t {
@@ -97,8 +99,10 @@ enum class Counter : uint8_t {
   kCount
 };
 
+// And what is wrong with its peers: whoever counts a failure knows whose it is.
 class ClientCounters {
  public:
+  PeerTroubles troubles;
   static constexpr size_t kCount = static_cast<size_t>(Counter::kCount);
 
   void add(Counter counter, uint64_t n = 1) {

@@ -56,7 +56,8 @@ DirectoryClient::DirectoryClient(std::vector<PeerAddress> masters, const Options
 }
 
 NetStatus DirectoryClient::exchange(Master& master, Op op, const wire::Writer& body, size_t fields_hint_bytes,
-                                    const Deadline& deadline, const ReadReply& read, Status* status) {
+                                    const Deadline& deadline, const ReadReply& read, Status* status,
+                                    std::string* refusal) {
   ConnectionPool::Lease lease;
   NetStatus net = master.pool.acquire(deadline, &lease);
   if (net != NetStatus::kOk) return net;
@@ -64,12 +65,23 @@ NetStatus DirectoryClient::exchange(Master& master, Op op, const wire::Writer& b
   FrameReply reply;
   net = lease->send_request(op, body.data(), body.size(), 0, deadline, &id);
   if (net == NetStatus::kOk) net = lease->receive_reply(op, id, fields_hint_bytes, deadline, &reply);
-  if (net != NetStatus::kOk) return net;
-  try {
-    if (reply.status == Status::kOk) read(reply);
-  } catch (const wire::WireError&) {
-    return NetStatus::kProtocol;
+  if (net == NetStatus::kOk) {
+    try {
+      if (reply.status == Status::kOk) read(reply);
+    } catch (const wire::WireError&) {
+      net = NetStatus::kProtocol;
+    }
   }
+  if (net != NetStatus::kOk) {
+    counters_.troubles.failed_somehow(master.pool.subject(), net);
+    return net;
+  }
+  if (try_elsewhere(reply.status))
+    *refusal = reply.text;
+  else if (reply.status == Status::kBadRequest || reply.status == Status::kInternal)
+    counters_.troubles.failed(master.pool.subject(), Trouble::kRefused, reply.text);
+  else
+    counters_.troubles.works(master.pool.subject());
   *status = reply.status > Status::kWrongPeer ? Status::kInternal : reply.status;
   map_epoch_seen_.store(reply.map_epoch, std::memory_order_relaxed);
   lease.keep();
@@ -81,6 +93,7 @@ Status DirectoryClient::call(Op op, const wire::Writer& body, size_t fields_hint
   std::atomic<size_t>& last_good = changes_state(op) ? last_leader_ : last_reader_;
   const size_t first = last_good.load(std::memory_order_relaxed);
   Status outcome = Status::kUnavailable;
+  std::string refusal;  // of the last master that answered and does not serve
   for (size_t i = 0; i < masters_.size(); ++i) {
     const size_t index = (first + i) % masters_.size();
     Master& master = *masters_[index];
@@ -97,7 +110,7 @@ Status DirectoryClient::call(Op op, const wire::Writer& body, size_t fields_hint
     Status status = Status::kInternal;
     NetStatus net;
     try {
-      net = exchange(master, op, body, fields_hint_bytes, attempt, read, &status);
+      net = exchange(master, op, body, fields_hint_bytes, attempt, read, &status, &refusal);
     } catch (...) {
       master.breaker.cancel(ticket, Deadline::Clock::now());
       throw;
@@ -106,6 +119,7 @@ Status DirectoryClient::call(Op op, const wire::Writer& body, size_t fields_hint
       master.breaker.success(ticket);
       if (!try_elsewhere(status)) {
         last_good.store(index, std::memory_order_relaxed);
+        counters_.troubles.works("masters");
         return status;
       }
       outcome = Status::kUnavailable;
@@ -116,6 +130,7 @@ Status DirectoryClient::call(Op op, const wire::Writer& body, size_t fields_hint
     if (master.breaker.failure(ticket, Deadline::Clock::now())) counters_.add(Counter::kBreakerOpen);
     outcome = entry_status(net);
   }
+  if (!refusal.empty()) counters_.troubles.failed("masters", Trouble::kNotServing, refusal);
   return outcome;
 }
 

@@ -68,7 +68,8 @@ class DirectoryClient {
   wire::Status call(wire::Op op, const wire::Writer& body, size_t fields_hint_bytes, const Deadline& deadline,
                     const ReadReply& read);
   NetStatus exchange(Master& master, wire::Op op, const wire::Writer& body, size_t fields_hint_bytes,
-                     const Deadline& deadline, const ReadReply& read, wire::Status* status);
+                     const Deadline& deadline, const ReadReply& read, wire::Status* status,
+                     std::string* refusal);
 
   std::vector<std::unique_ptr<Master>> masters_;
   ClientCounters& counters_;

@@ -52,11 +52,17 @@ void PageClient::put(int handle, const CallKeys& keys, const Pieces& memory, con
                [&] { return put_entries(*guard.core(), call, memory, options); });
   count_call(counters_, kPutCounters, statuses, keys.entry_count());
   uint64_t bytes = 0, there = 0, conflicts = 0;
+  bool refused = false;
   for (uint32_t i = 0; i < keys.entry_count(); ++i) {
     if (call.status(i) == Status::kOk) bytes += memory.entry_bytes(i);
     there += call.status(i) == Status::kExists;
+    refused |= call.status(i) == Status::kNoSpace;
     conflicts += call.status(i) == Status::kConflict;
   }
+  if (refused)
+    counters_.troubles.failed("room", Trouble::kNoRoom);
+  else if (bytes > 0)
+    counters_.troubles.works("room");
   counters_.add(Counter::kPutBytes, bytes);
   counters_.add(Counter::kPutExists, there);
   counters_.add(Counter::kPutConflicts, conflicts);

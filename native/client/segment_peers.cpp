@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include "client/connection/connection_pool.hpp"
+
 namespace kvstore {
 namespace {
 
@@ -30,6 +32,27 @@ SegmentRecord SegmentPeer::record() const {
 void SegmentPeer::update(const SegmentRecord& record) {
   std::lock_guard<std::mutex> lock(mutex_);
   record_ = record;
+}
+
+std::string SegmentPeer::subject() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return peer_subject({record_.host, record_.tcp_port, ""}, true);
+}
+
+void SegmentPeer::works() const {
+  PeerTroubles& troubles = context_.counters.troubles;
+  if (troubles.none()) return;
+  const SegmentRecord record = this->record();
+  troubles.works(peer_subject({record.host, record.tcp_port, ""}, true));
+  if (same_host() && !record.unix_path.empty()) troubles.works(peer_subject({"", 0, record.unix_path}, true));
+}
+
+void SegmentPeer::forget() const {
+  PeerTroubles& troubles = context_.counters.troubles;
+  if (troubles.none()) return;
+  const SegmentRecord record = this->record();
+  troubles.works(peer_subject({record.host, record.tcp_port, ""}, true));
+  troubles.works(peer_subject({"", 0, record.unix_path}, true));
 }
 
 void SegmentPeer::note_no_space() {
@@ -127,8 +150,10 @@ void SegmentPeer::submit(TransportBatch& batch, const Deadline& call_deadline) {
   }
   if (status == NetStatus::kOk) {
     breaker_.success(ticket);
+    works();
     return;
   }
+  context_.counters.troubles.failed_somehow(subject(), status);
   if (status == NetStatus::kTimeout) context_.counters.add(Counter::kTimeouts);
   if (status == NetStatus::kProtocol) context_.counters.add(Counter::kProtocolErrors);
   if (breaker_.failure(ticket, Deadline::Clock::now())) context_.counters.add(Counter::kBreakerOpen);
@@ -152,6 +177,8 @@ void SegmentPeers::follow(const SegmentMap& map) {
                                         uint64_t{segment.index} * 7919 + static_cast<uint64_t>(now_us())));
     }
   }
+  for (const auto& [index, peer] : old)
+    if (const auto at = peers_.find(index); at == peers_.end() || at->second != peer) peer->forget();
 }
 
 std::shared_ptr<SegmentPeer> SegmentPeers::find(uint32_t index) const {

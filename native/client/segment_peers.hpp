@@ -40,6 +40,8 @@ class SegmentPeer {
   // Whether a batch submitted now would get to the peer at all.
   bool usable() const { return !breaker_.refusing(Deadline::Clock::now()); }
   void note_no_space();
+  // It has left the map: what was wrong with it is nobody's concern.
+  void forget() const;
   bool takes_puts() const;
   bool readable() const;
   bool same_host() const { return same_host_.load(std::memory_order_relaxed); }
@@ -49,6 +51,8 @@ class SegmentPeer {
   // The transport, opened when there is none; one caller opens it while others wait.
   NetStatus transport(const Deadline& deadline, std::shared_ptr<Transport>* out);
   std::shared_ptr<Transport> shared(std::unique_ptr<Transport> transport);
+  std::string subject() const;
+  void works() const;
   void drop_transport(const std::shared_ptr<Transport>& failed);
 
   TransportContext& context_;

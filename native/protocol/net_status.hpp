@@ -14,6 +14,7 @@ enum class NetStatus : uint8_t {
   kClosed,       // the peer went away
   kProtocol,     // the peer sent what it must not; the connection is unusable
   kRefused,      // HELLO was answered with a refusal: wrong peer, token or version
+  kUnresolved,   // the name has no address
 };
 
 // What the entries of a batch become when the exchange that should have answered them failed.
@@ -22,7 +23,8 @@ inline wire::Status entry_status(NetStatus status) {
 }
 
 inline const char* net_status_name(NetStatus status) {
-  static const char* const kNames[] = {"ok", "timeout", "unreachable", "closed", "protocol", "refused"};
+  static const char* const kNames[] = {"ok",       "timeout", "unreachable", "closed",
+                                       "protocol", "refused", "unresolved"};
   return kNames[static_cast<size_t>(status)];
 }
 

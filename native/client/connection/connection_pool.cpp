@@ -6,11 +6,20 @@
 
 namespace kvstore {
 
+std::string peer_subject(const PeerAddress& address, bool is_segment) {
+  std::string subject = is_segment ? "segment " : "master ";
+  if (!address.unix_path.empty()) return subject + address.unix_path;
+  const bool is_ipv6 = address.host.find(':') != std::string::npos;
+  subject += is_ipv6 ? "[" + address.host + "]" : address.host;
+  return subject + ":" + std::to_string(address.port);
+}
+
 ConnectionPool::ConnectionPool(PeerAddress address, HelloOptions hello, const PeerId& expected,
                                size_t connections_max, int connect_timeout_ms, ClientCounters& counters)
     : address_(std::move(address)),
       hello_(std::move(hello)),
       expected_(expected),
+      subject_(peer_subject(address_, expected != kAnyPeer)),
       connections_max_(std::max<size_t>(connections_max, 1)),
       connect_timeout_ms_(connect_timeout_ms),
       counters_(counters) {}
@@ -40,20 +49,48 @@ void ConnectionPool::give_back(std::unique_ptr<FrameConnection> connection, bool
   for (const auto& c : doomed) c->shutdown();
 }
 
-NetStatus ConnectionPool::open(const Deadline& deadline, std::unique_ptr<FrameConnection>* out) {
+NetStatus ConnectionPool::connect(const Deadline& deadline, std::unique_ptr<FrameConnection>* out) {
   const Deadline connect_deadline = deadline.within_ms(connect_timeout_ms_);
   ClientSocket socket;
   NetStatus status = address_.unix_path.empty()
                          ? connect_tcp(address_.host, address_.port, connect_deadline, &socket)
                          : ClientSocket::connect_unix(address_.unix_path, connect_deadline, &socket);
   if (status != NetStatus::kOk) return status;
-  auto connection = std::make_unique<FrameConnection>(std::move(socket));
-  status = connection->hello(hello_, expected_, connect_deadline);
-  if (status == NetStatus::kRefused) counters_.add(Counter::kRefusedHellos);
-  if (status != NetStatus::kOk) return status;
-  counters_.add(Counter::kConnects);
-  *out = std::move(connection);
-  return NetStatus::kOk;
+  *out = std::make_unique<FrameConnection>(std::move(socket));
+  return (*out)->hello(hello_, expected_, connect_deadline);
+}
+
+NetStatus ConnectionPool::open(const Deadline& deadline, std::unique_ptr<FrameConnection>* out) {
+  std::unique_ptr<FrameConnection> fresh;
+  const NetStatus status = connect(deadline, &fresh);
+  switch (status) {
+    case NetStatus::kOk:
+      counters_.add(Counter::kConnects);
+      *out = std::move(fresh);
+      break;
+    case NetStatus::kRefused:
+      counters_.add(Counter::kRefusedHellos);
+      counters_.troubles.failed(subject_, trouble_of(fresh->refusal()), fresh->refusal_text());
+      break;
+    case NetStatus::kTimeout:
+      // A call that had no time left to begin with has learned nothing.
+      if (deadline.expired())
+        counters_.troubles.failed_somehow(subject_, status);
+      else
+        counters_.troubles.failed(subject_, Trouble::kNoAnswer);
+      break;
+    case NetStatus::kUnresolved:
+      counters_.troubles.failed(subject_, Trouble::kUnresolved);
+      break;
+    case NetStatus::kUnreachable:
+      counters_.troubles.failed(subject_, Trouble::kUnreachable);
+      break;
+    case NetStatus::kClosed:  // before it said HELLO
+    case NetStatus::kProtocol:
+      counters_.troubles.failed(subject_, Trouble::kNotOurs);
+      break;
+  }
+  return status;
 }
 
 NetStatus ConnectionPool::acquire_one(bool wait, const Deadline& deadline, Lease* lease) {

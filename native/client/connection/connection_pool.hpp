@@ -22,6 +22,9 @@ struct PeerAddress {
   }
 };
 
+// "master HOST:PORT" or "segment HOST:PORT": a master takes whoever it is, a segment is one that a map has named.
+std::string peer_subject(const PeerAddress& address, bool is_segment);
+
 class ConnectionPool {
  public:
   ConnectionPool(PeerAddress address, HelloOptions hello, const PeerId& expected, size_t connections_max,
@@ -64,15 +67,19 @@ class ConnectionPool {
   NetStatus acquire_several(size_t wanted, const Deadline& deadline, std::vector<Lease>* leases);
 
   const PeerAddress& address() const { return address_; }
+  // What troubles call this peer.
+  const std::string& subject() const { return subject_; }
 
  private:
   NetStatus acquire_one(bool wait, const Deadline& deadline, Lease* lease);
   NetStatus open(const Deadline& deadline, std::unique_ptr<FrameConnection>* out);
+  NetStatus connect(const Deadline& deadline, std::unique_ptr<FrameConnection>* out);
   void give_back(std::unique_ptr<FrameConnection> connection, bool healthy);
 
   const PeerAddress address_;
   const HelloOptions hello_;
   const PeerId expected_;
+  const std::string subject_;
   const size_t connections_max_;
   const int connect_timeout_ms_;
   ClientCounters& counters_;

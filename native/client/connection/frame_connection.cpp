@@ -147,6 +147,7 @@ NetStatus FrameConnection::hello(const HelloOptions& options, const PeerId& expe
   if (status != NetStatus::kOk) return status;
   if (reply.status != wire::Status::kOk) {
     refusal_ = reply.status;
+    refusal_text_ = reply.text;
     return NetStatus::kRefused;
   }
   try {

@@ -45,6 +45,8 @@ class FrameConnection {
   // kRefused: the peer answered with a refusal, kept in refusal(). An `expected` of zeros accepts any peer.
   NetStatus hello(const HelloOptions& options, const PeerId& expected, const Deadline& deadline);
   wire::Status refusal() const { return refusal_; }
+  // What the peer said with it.
+  const std::string& refusal_text() const { return refusal_text_; }
   uint32_t features() const { return features_; }
 
   // Sends header and body. With payload_bytes > 0 the caller sends exactly that many bytes by send_bytes next.
@@ -99,6 +101,7 @@ class FrameConnection {
   uint32_t next_request_id_ = 1;
   uint32_t features_ = 0;
   wire::Status refusal_ = wire::Status::kOk;
+  std::string refusal_text_;
   std::vector<uint8_t> buffer_;  // bytes received: [taken_, filled_) are not consumed yet
   size_t taken_ = 0;
   size_t filled_ = 0;

@@ -88,7 +88,7 @@ NetStatus connect_any(const std::vector<SocketAddress>& addresses, const Deadlin
 NetStatus connect_tcp(const std::string& host, uint16_t port, const Deadline& deadline, ClientSocket* out) {
   HostResolver& names = HostResolver::process();
   const std::vector<SocketAddress> addresses = names.resolve(host, port, deadline);
-  if (addresses.empty()) return deadline.expired() ? NetStatus::kTimeout : NetStatus::kUnreachable;
+  if (addresses.empty()) return NetStatus::kUnresolved;
   size_t winner = 0;
   const NetStatus status = connect_any(addresses, deadline, out, &winner);
   if (status != NetStatus::kOk)
