@@ -1,6 +1,7 @@
 // The whole test framework: CHECK macros that print where and what, and TEST cases that register themselves.
 #pragma once
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -19,8 +20,8 @@ inline std::vector<Case>& cases() {
   static std::vector<Case> all;
   return all;
 }
-inline int& failures() {
-  static int count = 0;
+inline std::atomic<int>& failures() {  // of checks on any thread
+  static std::atomic<int> count{0};
   return count;
 }
 struct Register {

@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <list>
 #include <map>
@@ -94,7 +96,8 @@ inline bool answer_hello(int fd, const PeerId& peer_id = {}) {
   return send_reply(fd, request, wire::Status::kOk, fields);
 }
 
-// Listens on a free port of 127.0.0.1; `serve` runs on a thread of its own for each connection, which ends with it.
+// Listens on a free port of 127.0.0.1; `serve` runs on a thread of its own for each connection, which ends with it. What
+// it can't read comes from a stranger on the loopback, and ends no more than that connection.
 class FrameServer {
  public:
   explicit FrameServer(std::function<void(int fd)> serve) : serve_(std::move(serve)) {
@@ -129,7 +132,11 @@ class FrameServer {
       ++connections_;
       fds_.push_back(fd);
       threads_.emplace_back([this, fd] {
-        serve_(fd);
+        try {
+          serve_(fd);
+        } catch (const std::exception& e) {
+          std::fprintf(stderr, "port %u: closed a connection: %s\n", unsigned{port_}, e.what());
+        }
         ::shutdown(fd, SHUT_RDWR);
       });
     }
@@ -204,6 +211,7 @@ class TestDirectory {
       return wire::Status::kOk;
     }
     NamespaceId ns;
+    if (request.body.size() < ns.size()) throw std::length_error("a body without a namespace");
     std::memcpy(ns.data(), request.body.data(), ns.size());
     for (auto& [identity, epoch] : epochs_) {
       if (namespace_id(identity, epoch) != ns) continue;

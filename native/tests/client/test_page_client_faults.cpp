@@ -294,4 +294,27 @@ TEST(without_any_master_every_call_answers_in_time_and_soon_at_once) {
   CHECK_EQ(client.counters().value(Counter::kTimeouts), 1u);
 }
 
+TEST(a_strangers_bytes_end_no_more_than_its_connection_to_a_test_peer) {
+  Fixture f(tcp_only());
+  TestSegment segment(f.directory, 0, 1);
+  f.open();
+  for (const std::string& bytes : {std::string(64, 'G'), std::string(4096, '\0'), std::string()}) {
+    const int stranger = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(f.directory.port());
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK_EQ(::connect(stranger, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+    CHECK(write_all(stranger, bytes.data(), bytes.size()));
+    ::shutdown(stranger, SHUT_WR);
+    char answer;
+    CHECK(::recv(stranger, &answer, 1, 0) <= 0);
+    ::close(stranger);
+  }
+  std::vector<uint8_t> source(4096, 1);
+  Batch b(1, 1, source.size(), 1, 7, source.data());
+  f.put(b);
+  CHECK(b.all(Status::kOk));
+}
+
 TEST_MAIN()
