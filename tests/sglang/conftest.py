@@ -17,10 +17,17 @@ import cpu_shims  # noqa: E402
 
 cpu_shims.install()  # before anything imports sglang
 
+from sglang_harness.installed import stale_install  # noqa: E402
 from sglang_harness.worker_process import WorkerProcess  # noqa: E402
 
 from support.processes import Cluster  # noqa: E402
 from support.running_cluster import running_cluster  # noqa: E402
+
+
+def pytest_sessionstart() -> None:
+    """Refuses to test an installed package that is not the one of this checkout."""
+    if (why := stale_install(HERE.parents[1])) is not None:
+        pytest.exit(f"{why}: run `make sglang-venv`", returncode=pytest.ExitCode.USAGE_ERROR)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
