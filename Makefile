@@ -10,6 +10,10 @@ JOBS ?= $(shell nproc)
 SANITIZE ?=
 # What `make pytest` runs.
 TESTS ?= tests
+# How many tests `make pytest`, `unit` and `sglang-test` run at the same time.
+WORKERS ?= $(JOBS)
+# How often each test runs; more than once for what fails rarely.
+ROUNDS ?= 1
 # Extra arguments for pytest, `kvstore up` and the benchmark harness.
 ARGS ?=
 
@@ -20,6 +24,11 @@ BIN := $(VENV)/bin
 RESULTS := build/results
 NATIVE_BUILD := build/native$(addprefix -,$(SANITIZE))
 PIP := -m pip install --quiet --disable-pip-version-check
+# Tests run on a loopback of their own; each worker of pytest-xdist on one again.
+OWN_NETWORK := $(PYTHON) tools/own_network.py
+# $(call run-pytest,bin directory)
+run-pytest = $(OWN_NETWORK) $1/pytest --dist worksteal --tx '$(WORKERS)*popen//python=$(OWN_NETWORK) $1/python' \
+  --rounds $(ROUNDS) --quiet
 # cmake and ninja come from the system, or else from the venv (see $(VENV)/.deps).
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -28,6 +37,10 @@ NATIVE_FILES := $(shell find native -name '*.[ch]pp')
 BUILD_INPUTS := CMakeLists.txt pyproject.toml $(filter-out native/tests/%,$(NATIVE_FILES)) \
                 $(shell find proto -name '*.proto') $(shell find kvstore client hicache_adapter -name '__init__.py')
 PYTHON_FILES := $(shell find kvstore client hicache_adapter -name '*.py*' -not -path '*/__pycache__/*')
+# Changes when a file comes or goes: what has gone is newer than nothing.
+FILE_LIST := build/wheel.files
+$(shell mkdir -p build; echo $(sort $(BUILD_INPUTS) $(PYTHON_FILES)) | cmp --quiet - $(FILE_LIST) || \
+  echo $(sort $(BUILD_INPUTS) $(PYTHON_FILES)) > $(FILE_LIST))
 
 .PHONY: help
 help: ## list the targets
@@ -59,16 +72,17 @@ $(VENV)/.built: $(VENV)/.deps $(BUILD_INPUTS)
 	touch $@
 
 # The wheel that the other two environments install: they test and measure what a user would get.
-build/wheel/.built: $(VENV)/.deps $(BUILD_INPUTS) $(PYTHON_FILES)
+build/wheel/.built: $(VENV)/.deps $(FILE_LIST) $(BUILD_INPUTS) $(PYTHON_FILES)
 	rm -rf build/wheel
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel .
 	touch $@
 
 # Every package is pinned in tests/sglang/requirements.txt, so nothing is resolved: SGLang's own metadata asks for CUDA builds.
+# What is imported is compiled then, one file in ten.
 $(SGLANG_VENV)/.deps: tests/sglang/requirements.txt tools/check_host.py
 	$(PYTHON) tools/check_host.py --sglang
 	test -x $(SGLANG_VENV)/bin/python || $(PYTHON) -m venv $(SGLANG_VENV)
-	$(SGLANG_VENV)/bin/python $(PIP) --no-deps -r tests/sglang/requirements.txt
+	$(SGLANG_VENV)/bin/python $(PIP) --no-deps --no-compile -r tests/sglang/requirements.txt
 	touch $@
 
 $(SGLANG_VENV)/.built: $(SGLANG_VENV)/.deps build/wheel/.built
@@ -91,8 +105,13 @@ $(BENCH_VENV)/.built: $(BENCH_VENV)/.deps build/wheel/.built
 
 .PHONY: test
 test: ## set up everything and run every check and test; CI runs this
-	$(PYTHON) tools/run_tests.py --results $(RESULTS) venv lint native-test native-test-address native-test-thread \
-	  pytest packaging-test sglang-venv sglang-test
+	$(PYTHON) tools/run_tests.py --results $(RESULTS) --beside sglang-packages venv lint native-test \
+	  native-test-address native-test-thread pytest packaging-test sglang-packages sglang-venv sglang-test
+
+.PHONY: test-long
+test-long: ## the native and the Python tests ROUNDS times over (20), for what fails rarely
+	$(PYTHON) tools/run_tests.py --results $(RESULTS) venv native-test native-test-address native-test-thread pytest
+test-long: export ROUNDS := $(if $(filter file,$(origin ROUNDS)),20,$(ROUNDS))
 
 .PHONY: lint
 lint: $(VENV)/.built ## ruff, mypy --strict, clang-format; changes nothing
@@ -113,29 +132,33 @@ native-test: $(VENV)/.deps ## C++ tests; SANITIZE=address (ASan + UBSan) or SANI
 	  -DKVSTORE_SANITIZE=$(SANITIZE) > /dev/null
 	cmake --build $(NATIVE_BUILD) --parallel $(JOBS)
 	mkdir -p $(RESULTS)
-	$(if $(filter thread,$(SANITIZE)),setarch --addr-no-randomize) ctest --test-dir $(NATIVE_BUILD) --output-on-failure \
-	  --no-tests=error --output-junit $(CURDIR)/$(RESULTS)/native-test$(addprefix -,$(SANITIZE)).xml
+	$(OWN_NETWORK) $(if $(filter thread,$(SANITIZE)),setarch --addr-no-randomize) ctest --test-dir $(NATIVE_BUILD) \
+	  --output-on-failure --no-tests=error --repeat until-fail:$(ROUNDS) --output-junit $(CURDIR)/$(RESULTS)/native-test$(addprefix -,$(SANITIZE)).xml
 
 # A static pattern: make never applies an implicit one to a phony target, and would do nothing without a word.
 native-test-address native-test-thread: native-test-%:
 	$(MAKE) --no-print-directory native-test SANITIZE=$*
 
-.PHONY: unit pytest packaging-test sglang-venv sglang-test
+.PHONY: unit pytest packaging-test sglang-packages sglang-venv sglang-test
 unit: $(VENV)/.built ## the fast Python tests (tests/unit, tests/contract); ARGS= goes to pytest
-	$(BIN)/pytest tests/unit tests/contract --quiet $(ARGS)
+	$(call run-pytest,$(BIN)) tests/unit tests/contract $(ARGS)
 
 pytest: $(VENV)/.built ## Python tests, all but packaging and SGLang, or TESTS=path
-	$(BIN)/pytest $(TESTS) --ignore tests/packaging --ignore tests/sglang --quiet --durations 10 \
+	$(call run-pytest,$(BIN)) $(TESTS) --ignore tests/packaging --ignore tests/sglang --durations 10 \
 	  --junitxml $(RESULTS)/pytest.xml $(ARGS)
 
+# In the network that all share: it installs what a user would.
 packaging-test: $(VENV)/.built ## sdist, wheel and bare-install tests
 	$(BIN)/pytest tests/packaging --quiet --junitxml $(RESULTS)/packaging-test.xml $(ARGS)
+
+sglang-packages: $(SGLANG_VENV)/.deps
 
 sglang-venv: $(SGLANG_VENV)/.built $(VENV)/.built ## set up .venv-sglang (about 3 GB), run nothing
 
 # PYTHONSAFEPATH: the wheel is under test, here and in each process that a test starts, not the sources in this folder.
 sglang-test: sglang-venv ## tests against a real SGLang on CPU
-	PYTHONSAFEPATH=1 $(SGLANG_VENV)/bin/pytest tests/sglang --quiet --durations 10 --junitxml $(RESULTS)/sglang-test.xml $(ARGS)
+	PYTHONSAFEPATH=1 $(call run-pytest,$(SGLANG_VENV)/bin) tests/sglang --durations 10 \
+	  --junitxml $(RESULTS)/sglang-test.xml $(ARGS)
 
 # ---- benchmarks -------------------------------------------------------------------------------------------------------
 

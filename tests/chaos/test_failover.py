@@ -100,6 +100,7 @@ def store_of_three_members(shared_store_of_three_members: Store) -> Iterator[Sto
     shared_store_of_three_members.end_test()
 
 
+@pytest.mark.alone
 def test_a_killed_leader_loses_nothing_that_was_acked_and_the_standby_takes_over_unattended(
     store: Store,
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_hung_segment_costs_no_call_more_than_its_deadline_and_its_late_bytes_
     assert_all_readable(connect().namespace("chaos"), [key for worker in workers for key in worker.acked])
 
 
+@pytest.mark.alone
 def test_a_segment_that_is_stopped_by_sigterm_leaves_the_map_at_once(
     cluster: Cluster, connect: Callable[..., Client]
 ) -> None:

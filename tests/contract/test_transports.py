@@ -343,6 +343,7 @@ def test_a_slot_that_holds_another_object_now_is_never_served_for_the_old_one(
 # ---- deadlines and failures ----
 
 
+@pytest.mark.alone
 def test_a_hung_segment_costs_one_deadline_and_nothing_writes_to_memory_afterwards(
     store: Store, client: PageClient
 ) -> None:
@@ -397,6 +398,7 @@ def test_a_put_that_timed_out_never_stores_what_the_caller_wrote_there_later(
     assert bytes(target.view) == b"\x11" * size
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("transport", ["tcp", "rdma"], indirect=True)
 def test_a_get_whose_segment_hangs_in_the_middle_returns_in_time_and_its_memory_is_left_alone(
     own_store: Store, transport: str
@@ -509,6 +511,7 @@ def start_worker(own_store: Store, transport: str) -> Iterator[Callable[..., Wor
         worker.close()
 
 
+@pytest.mark.alone
 def test_a_segment_killed_in_the_middle_of_gets_is_used_again_when_it_is_back(
     own_store: Store, transport: str
 ) -> None:

@@ -323,6 +323,7 @@ NOTHING: list[object] = [
 ]
 
 
+@pytest.mark.alone
 def test_an_unreachable_store_is_an_empty_store() -> None:
     with Client("127.0.0.1:1", deadline_ms=200) as client:
         started = time.monotonic()
@@ -339,6 +340,7 @@ def test_a_closed_client_answers_as_an_empty_store(store: Cluster) -> None:
     assert every_answer(space) == NOTHING
 
 
+@pytest.mark.alone
 def test_a_hung_store_costs_each_call_its_deadline_at_most(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as store, Client(store.masters, deadline_ms=300) as client:
         space = client.namespace("n")

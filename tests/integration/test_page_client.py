@@ -264,6 +264,7 @@ def test_an_epoch_bump_empties_the_namespace_for_other_clients(store: Store, cli
         other.close()
 
 
+@pytest.mark.alone
 def test_a_hung_segment_costs_one_deadline_without_the_gil_and_heals(
     store: Store, client: PageClient
 ) -> None:
@@ -303,6 +304,7 @@ def test_a_hung_segment_costs_one_deadline_without_the_gil_and_heals(
     assert bytes(target.view) == bytes(source.view)
 
 
+@pytest.mark.alone
 def test_a_hung_master_costs_one_deadline_and_heals(store: Store, client: PageClient) -> None:
     handle, hashes = open_namespace(client, "hung master"), page_hashes(2)
     store.cluster.master.pause()

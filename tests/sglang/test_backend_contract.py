@@ -92,6 +92,7 @@ def check_nothing(answers: dict[str, Any]) -> None:
             assert type(item) in (bool, type(None)), name
 
 
+@pytest.mark.alone
 def test_an_absent_store_answers_as_an_empty_one_within_the_deadlines() -> None:
     with Engine(small_case(NOWHERE)) as engine:
         started = time.monotonic()
@@ -106,6 +107,7 @@ def test_an_engine_starts_and_works_without_a_store() -> None:
         assert engine.prefetch(engine.case.tokens).hit_tokens == 0
 
 
+@pytest.mark.alone
 def test_a_hung_store_costs_each_call_its_deadline_at_most_and_comes_back(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as store, Engine(small_case(store.masters)) as engine:
         slots = engine.host_pool.alloc(8 * 16)

@@ -228,6 +228,7 @@ def test_clear_hides_the_side_pools_too(engine: Engine, written: WrittenPrompt) 
     assert engine.backend.batch_set_v2(transfers) == {"swa": [True] * WINDOW, "mamba": [True]}
 
 
+@pytest.mark.alone
 def test_a_call_for_several_pools_of_a_hung_store_takes_one_deadline(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as store, Engine(hybrid_case(store.masters, deadline_ms=800)) as engine:
         # Nothing is written yet, and with the master paused no namespace can be opened: every pool would wait.

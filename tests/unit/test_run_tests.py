@@ -53,3 +53,24 @@ def test_a_run_without_any_passed_case_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "junit.xml").write_text("<testsuite></testsuite>")
     code, _ = run(tmp_path, "a:\n\t@cp junit.xml results/a.xml\n", "a")
     assert code == 1
+
+
+def test_a_step_beside_the_others_starts_first_and_is_counted_in_its_turn(tmp_path: Path) -> None:
+    # Each waits for what the other does: they only end when they run at the same time.
+    wait = "@for _ in $$(seq 500); do [ -e {0} ] && exit 0; sleep 0.1; done; exit 1"
+    makefile = f"slow:\n\t@touch slow.runs\n\t{wait.format('quick.runs')}\n"
+    makefile += f"quick:\n\t@touch quick.runs\n\t{wait.format('slow.runs')}\nlast:\n\t@echo said; false\n"
+    code, total = run(tmp_path, makefile, "--beside", "slow", "--beside", "last", "quick", "slow", "last")
+    assert (code, total) == (1, "total: 2 passed, 1 failed, 0 skipped")
+    assert (tmp_path / "results" / "last.log").read_text().startswith("said\n")
+
+
+def test_the_table_shows_the_processor_time_of_what_a_step_starts(tmp_path: Path) -> None:
+    busy = "import time\nwhile time.process_time() < 1.1: pass"
+    (tmp_path / "busy.py").write_text(busy)
+    (tmp_path / "Makefile").write_text(f"a:\n\t@{sys.executable} busy.py\nb:\n\t@sleep 0.1\n")
+    command = [sys.executable, str(TOOL), "--results", "results", "a", "b"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    rows = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line[:2] in ("a ", "b ")}
+    assert float(rows["a"][5]) >= 1
+    assert float(rows["b"][5]) == 0
