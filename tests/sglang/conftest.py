@@ -17,7 +17,7 @@ import cpu_shims  # noqa: E402
 
 cpu_shims.install()  # before anything imports sglang
 
-from sglang_harness.installed import stale_install  # noqa: E402
+from sglang_harness.installed import shadowing_package, stale_install  # noqa: E402
 from sglang_harness.worker_process import WorkerProcess  # noqa: E402
 
 from support.processes import Cluster  # noqa: E402
@@ -28,6 +28,8 @@ def pytest_sessionstart() -> None:
     """Refuses to test an installed package that is not the one of this checkout."""
     if (why := stale_install(HERE.parents[1])) is not None:
         pytest.exit(f"{why}: run `make sglang-venv`", returncode=pytest.ExitCode.USAGE_ERROR)
+    if (why := shadowing_package()) is not None:
+        pytest.exit(f"{why}: set PYTHONSAFEPATH=1", returncode=pytest.ExitCode.USAGE_ERROR)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from importlib.metadata import Distribution
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,3 +72,12 @@ def test_what_has_changed_since_is_named(
 def test_a_changed_native_test_makes_no_wheel_stale(checkout: Path) -> None:
     (checkout / "native/tests/test_a.cpp").touch()
     assert installed.stale_install(checkout) is None
+
+
+def test_a_package_that_is_imported_from_elsewhere_is_named(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert installed.shadowing_package() is None
+    elsewhere = SimpleNamespace(origin=str(checkout / "kvstore" / "__init__.py"))
+    monkeypatch.setattr(installed, "find_spec", lambda name: elsewhere)
+    assert installed.shadowing_package().startswith(f"kvstore comes from {elsewhere.origin}")

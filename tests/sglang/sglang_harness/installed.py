@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 
 DISTRIBUTION = "hicache-kvstore"
@@ -39,6 +40,17 @@ def stale_install(checkout: Path) -> str | None:
             built_from = path.is_file() and "tests" not in path.relative_to(checkout).parts
             if built_from and path.stat().st_mtime > installed_at:
                 return f"{path.relative_to(checkout)} was written after the package was installed"
+    return None
+
+
+def shadowing_package() -> str | None:
+    """The first of the packages that would be imported from elsewhere, with the place; None when all are the installed ones."""
+    site = Path(str(distribution(DISTRIBUTION).locate_file(""))).resolve()
+    for package in PACKAGES:
+        found = find_spec(package)
+        origin = "nowhere" if found is None or found.origin is None else found.origin
+        if not Path(origin).resolve().is_relative_to(site):
+            return f"{package} comes from {origin}, not from {site}"
     return None
 
 
