@@ -43,6 +43,9 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (info / "RECORD").write_text("hicache_kvstore-1.dist-info/RECORD,,\n")
     os.utime(info / "RECORD", (2000, 2000))
     monkeypatch.setattr(installed, "distribution", lambda name: Distribution.at(info))
+    monkeypatch.setattr(
+        installed, "find_spec", lambda name: SimpleNamespace(origin=str(site / name / "__init__.py"))
+    )
     return root
 
 
