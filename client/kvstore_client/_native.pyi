@@ -22,6 +22,15 @@ def namespace_id(identity: bytes, epoch: int) -> bytes: ...
 
 # ---- segment (bind_segment.cpp) ---------------------------------------------------------------------------------------
 
+class PoolProgress:
+    """How far the making of a SegmentStore is, for another thread."""
+
+    def __init__(self) -> None: ...
+    @property
+    def touched_bytes(self) -> int: ...
+    def cancel(self) -> None:
+        """Ends it within the time of touching 64 MiB a thread."""
+
 class SegmentStore:
     """Memory pool, slot table, index, allocator, eviction and journal of one segment. Thread-safe."""
 
@@ -37,8 +46,9 @@ class SegmentStore:
         pinned_fraction_max: float = 0.5,
         journal_entries_max: int = 4_194_304,
         lock_memory: bool = False,
+        progress: PoolProgress | None = None,
     ) -> None:
-        """Allocates and touches the whole pool. MemoryError names the limit that was hit and how to raise it."""
+        """Allocates and touches the whole pool. OSError (ECANCELED) when `progress` was cancelled. MemoryError names the limit that was hit and how to raise it."""
     @property
     def journal_fd(self) -> int:
         """A descriptor that is readable when entries are due: somebody waits for one, many have piled up, or the
@@ -97,6 +107,8 @@ class DataServer:
     def stats(self) -> dict[str, int]:
         """connections, connections_total, requests, bad_requests, refused_connections, unauthorized,
         internal_errors, rdma_active, rdma_sessions, rdma_sessions_total, rdma_pulled_bytes, rdma_failures."""
+    def remake_unix_socket(self) -> None:
+        """Listens on the unix path anew, after somebody has removed the socket file. OSError."""
     def stop(self) -> None:
         """Closes every connection and joins every thread. Idempotent."""
 

@@ -49,6 +49,7 @@ _SERVER_COUNTERS = {
     "refused_connections": "Connections refused over the limit.",
     "unauthorized": "Connections refused for a wrong token.",
     "ungreeted_dropped": "Connections closed because they did not say HELLO in time, or for newer ones.",
+    "unix_sockets_remade": "Times the unix socket was made anew because its file had been removed.",
     "rdma_sessions_total": "Client connections that asked for RDMA and got it.",
     "rdma_pulled_bytes": "Bytes read by RDMA out of writers' memory.",
     "rdma_failures": "RDMA sessions and reads that failed.",

@@ -25,13 +25,14 @@ from kvstore.segment.control_client import ControlClient
 from kvstore.segment.errors import SegmentStartError
 from kvstore.segment.identity import SegmentIdentity, new_pool_id
 from kvstore.segment.metrics import SegmentCollector
-from kvstore.segment.socket_path import default_unix_path, prepare_unix_path
-from kvstore_client._native import DataServer, SegmentStore
+from kvstore.segment.socket_path import default_unix_path, keep_unix_path, prepare_unix_path
+from kvstore_client._native import DataServer, PoolProgress, SegmentStore
 from kvstore_client.address import Address
 
 logger = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT_S = 3.0
+PROGRESS_LOG_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,11 @@ class SegmentServer:
             log_event(logger, logging.ERROR, "rdma_refused", why=server.rdma_refusal)
         # Stopping joins threads that may be answering a long request: not on the event loop.
         self._undo.push_async_callback(asyncio.to_thread, server.stop)
+        if unix_path:
+            keeping = keep_unix_path(
+                Path(unix_path), self._settings.unix_path == "auto", server.remake_unix_socket
+            )
+            self._undo.push_async_callback(_end_task, asyncio.create_task(keeping, name="keep-unix-socket"))
 
         advertise_host = _advertised_host(settings)
         control = ControlClient(
@@ -175,9 +181,9 @@ class SegmentServer:
             capacity_bytes = capacity_of(settings.capacity)
         except CapacityError as error:
             raise SegmentStartError(str(error)) from error
-        try:
-            # Touching every page of a large pool takes seconds.
-            return await asyncio.to_thread(
+        progress = PoolProgress()
+        making = asyncio.create_task(
+            asyncio.to_thread(
                 lambda: SegmentStore(
                     capacity_bytes=capacity_bytes,
                     pool_id=self.pool_id,
@@ -187,8 +193,17 @@ class SegmentServer:
                     eviction_policy=settings.eviction_policy,
                     pinned_fraction_max=settings.pinned_fraction_max,
                     lock_memory=settings.lock_memory,
+                    progress=progress,
                 )
             )
+        )
+        try:
+            return await _watched(making, progress, capacity_bytes)
+        except asyncio.CancelledError:
+            progress.cancel()
+            # The process waits for its threads anyway.
+            await asyncio.gather(making, return_exceptions=True)
+            raise
         except (MemoryError, OSError, ValueError) as error:
             raise SegmentStartError(
                 f"the pool of {format_size(capacity_bytes)} can't be made: {error}"
@@ -233,6 +248,23 @@ class SegmentServer:
             ) from error
         self._undo.push_async_callback(endpoint.stop)
         return endpoint.port
+
+
+async def _watched(
+    making: asyncio.Task[SegmentStore], progress: PoolProgress, capacity_bytes: int
+) -> SegmentStore:
+    """Touching every page of a large pool takes seconds, or minutes: says how far it is."""
+    while True:
+        done, _ = await asyncio.wait({making}, timeout=PROGRESS_LOG_S)
+        if done:
+            return making.result()
+        log_event(
+            logger,
+            logging.INFO,
+            "memory_being_touched",
+            touched_bytes=progress.touched_bytes,
+            capacity_bytes=capacity_bytes,
+        )
 
 
 def control_stats(control: ControlClient) -> dict[str, int]:

@@ -4,15 +4,22 @@ limit.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import socket
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
+from kvstore.common.logs import log_event
 from kvstore.segment.errors import SegmentStartError
+
+logger = logging.getLogger(__name__)
 
 # sizeof(sockaddr_un.sun_path) - 1 on Linux: the terminating zero counts too.
 UNIX_PATH_BYTES_MAX = 107
+CHECK_INTERVAL_S = 1.0
 
 
 def default_unix_path(segment_id: bytes) -> Path:
@@ -67,3 +74,38 @@ def _clear_stale_socket(path: Path) -> None:
     raise SegmentStartError(
         f"unix socket {path} is in use by a running process: stop it or give another --unix-path"
     )
+
+
+async def keep_unix_path(
+    path: Path, private: bool, remake: Callable[[], None], interval_s: float = CHECK_INTERVAL_S
+) -> None:
+    """Until it is cancelled: has the socket made anew (`remake`) when its file is gone.
+
+    What cleans up /tmp takes sockets that nobody has touched for days, and then no new client finds the way past TCP.
+    """
+    ours = _file_id(path)
+    complaint = ""
+    while True:
+        await asyncio.sleep(interval_s)
+        there = _file_id(path)
+        if there is not None and there == ours:
+            continue
+        try:
+            prepare_unix_path(path, private)
+            await asyncio.to_thread(remake)
+        except (SegmentStartError, OSError) as error:
+            if str(error) != complaint:
+                log_event(logger, logging.WARNING, "unix_socket_lost", path=str(path), reason=str(error))
+            complaint = str(error)
+            continue
+        ours, complaint = _file_id(path), ""
+        log_event(logger, logging.WARNING, "unix_socket_remade", path=str(path))
+
+
+def _file_id(path: Path) -> tuple[int, int] | None:
+    """Of the file itself, whatever name it has; None where there is none."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -49,7 +49,7 @@ std::shared_ptr<SegmentStore> make_store(uint64_t capacity_bytes, nb::bytes pool
                                          uint32_t object_bytes_min, double high_watermark,
                                          double low_watermark, std::string eviction_policy,
                                          double pinned_fraction_max, uint64_t journal_entries_max,
-                                         bool lock_memory) {
+                                         bool lock_memory, std::shared_ptr<PoolProgress> progress) {
   SegmentStoreOptions options;
   options.capacity_bytes = capacity_bytes;
   options.pool_id = exactly<16>(pool_id, "pool_id");
@@ -60,6 +60,7 @@ std::shared_ptr<SegmentStore> make_store(uint64_t capacity_bytes, nb::bytes pool
   options.pinned_fraction_max = pinned_fraction_max;
   options.journal_entries_max = journal_entries_max;
   options.lock_memory = lock_memory;
+  options.progress = std::move(progress);
   return without_gil([&] { return make_process_owned<SegmentStore>(options); });
 }
 
@@ -116,10 +117,16 @@ std::shared_ptr<DataServer> make_server(std::shared_ptr<SegmentStore> store, std
 
 void bind_segment(nb::module_& m) {
   const auto released = nb::call_guard<ReleasedGil>();
+  nb::class_<PoolProgress>(m, "PoolProgress")
+      .def(nb::new_([] { return std::make_shared<PoolProgress>(); }))
+      .def_prop_ro("touched_bytes", [](PoolProgress& p) { return p.touched_bytes.load(); })
+      .def("cancel", [](PoolProgress& p) { p.cancelled.store(true); });
+
   nb::class_<SegmentStore>(m, "SegmentStore")
       .def(nb::new_(&make_store), nb::kw_only(), "capacity_bytes"_a, "pool_id"_a, "object_bytes_min"_a = 8192,
            "high_watermark"_a = 0.95, "low_watermark"_a = 0.90, "eviction_policy"_a = "lru",
-           "pinned_fraction_max"_a = 0.5, "journal_entries_max"_a = 4194304, "lock_memory"_a = false)
+           "pinned_fraction_max"_a = 0.5, "journal_entries_max"_a = 4194304, "lock_memory"_a = false,
+           "progress"_a = nb::none())
       .def_prop_ro("journal_fd", [](SegmentStore& s) { return s.journal().fd(); })
       .def_prop_ro(
           "last_seq", [](SegmentStore& s) { return s.journal().last_seq(); }, released)
@@ -152,6 +159,7 @@ void bind_segment(nb::module_& m) {
       .def_prop_ro("tcp_port", &DataServer::tcp_port)
       .def_prop_ro("rdma_refusal", &DataServer::rdma_refusal)
       .def("stats", [](DataServer& s) { return without_gil([&] { return s.stats(); }); })
+      .def("remake_unix_socket", [](DataServer& s) { without_gil([&] { s.remake_unix_socket(); }); })
       .def("stop", &DataServer::stop, released);
 }
 

@@ -52,7 +52,8 @@ PoolLayout pool_layout(uint64_t capacity_bytes, uint32_t slot_count, uint32_t sl
   return layout;
 }
 
-Pool::Pool(const PoolLayout& layout, bool lock_memory) : map_bytes_(layout.map_bytes) {
+Pool::Pool(const PoolLayout& layout, bool lock_memory, PoolProgress* progress)
+    : map_bytes_(layout.map_bytes) {
   const std::string limit = memory_limit_in_the_way(map_bytes_, lock_memory);
   if (!limit.empty())
     throw PoolLimitError("a memory pool of " + std::to_string(map_bytes_) + " bytes can't be had: " + limit);
@@ -65,7 +66,8 @@ Pool::Pool(const PoolLayout& layout, bool lock_memory) : map_bytes_(layout.map_b
     base_ = static_cast<uint8_t*>(mapped);
     ::madvise(base_, map_bytes_, MADV_HUGEPAGE);  // a hint: shmem_enabled may forbid huge pages
     ::madvise(base_, map_bytes_, MADV_DONTFORK);  // a fork must not share, nor be charged for, the pool
-    allocate_and_touch();
+    PoolProgress unwatched;
+    allocate_and_touch(progress == nullptr ? unwatched : *progress);
     if (lock_memory && ::mlock(base_, map_bytes_) != 0) {
       const std::string reason = std::strerror(errno);
       throw PoolLimitError(
@@ -91,7 +93,7 @@ void Pool::release() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-void Pool::allocate_and_touch() {
+void Pool::allocate_and_touch(PoolProgress& progress) {
   const uint64_t chunks = (map_bytes_ + kTouchChunk - 1) / kTouchChunk;
   const auto thread_count = static_cast<unsigned>(
       std::min<uint64_t>(chunks, std::clamp(std::thread::hardware_concurrency(), 1u, kTouchThreadsMax)));
@@ -100,8 +102,12 @@ void Pool::allocate_and_touch() {
   const auto work = [&] {
     for (uint64_t chunk = next.fetch_add(1); chunk < chunks && error.load() == 0; chunk = next.fetch_add(1)) {
       const uint64_t from = chunk * kTouchChunk;
-      const int failed = touch(base_ + from, std::min(kTouchChunk, map_bytes_ - from));
-      if (failed != 0) error.store(failed);
+      const uint64_t bytes = std::min(kTouchChunk, map_bytes_ - from);
+      const int failed = progress.cancelled.load() ? ECANCELED : touch(base_ + from, bytes);
+      if (failed != 0)
+        error.store(failed);
+      else
+        progress.touched_bytes.fetch_add(bytes, std::memory_order_relaxed);
     }
   };
   std::vector<std::thread> threads;

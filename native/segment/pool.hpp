@@ -4,6 +4,7 @@
 // may use it as long as it lives.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <stdexcept>
 
@@ -22,10 +23,16 @@ struct PoolLayout {
 };
 PoolLayout pool_layout(uint64_t capacity_bytes, uint32_t slot_count, uint32_t slot_bytes);
 
+// How far the making of a pool is, for another thread. Once cancelled it ends within the time of touching 64 MiB a thread.
+struct PoolProgress {
+  std::atomic<uint64_t> touched_bytes{0};
+  std::atomic<bool> cancelled{false};
+};
+
 class Pool {
  public:
-  // Throws PoolLimitError, or std::system_error for anything unforeseen.
-  Pool(const PoolLayout& layout, bool lock_memory);
+  // Throws PoolLimitError, or std::system_error for anything unforeseen, among it ECANCELED. `progress` may be null.
+  Pool(const PoolLayout& layout, bool lock_memory, PoolProgress* progress = nullptr);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -36,7 +43,7 @@ class Pool {
   int read_only_fd() const { return read_only_fd_; }
 
  private:
-  void allocate_and_touch();
+  void allocate_and_touch(PoolProgress& progress);
   void release();
 
   uint64_t map_bytes_;

@@ -36,6 +36,7 @@ struct SegmentStoreOptions {
   double pinned_fraction_max = 0.5;
   uint64_t journal_entries_max = 4194304;
   bool lock_memory = false;
+  std::shared_ptr<PoolProgress> progress;  // null: nobody watches
 };
 
 // One entry of a read batch. `slot` is held (its bytes stay) while the status is OK, until release_reads.

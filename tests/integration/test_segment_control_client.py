@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -359,3 +361,56 @@ async def page(server: SegmentServer, path: str) -> tuple[int, str]:
     head, _, body = (await asyncio.wait_for(reader.read(), 10)).decode().partition("\r\n\r\n")
     writer.close()
     return int(head.split()[1]), body
+
+
+async def test_a_unix_socket_that_a_cleaner_removed_is_made_anew_and_counted_and_connections_stay(  # type: ignore[no-untyped-def]
+    start_segment, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "run"
+    server = await start_segment(unix_path=str(directory / "segment.sock"))
+    path = Path(server.addresses.unix_path)
+    with socket.socket(socket.AF_UNIX) as before:
+        before.connect(str(path))
+        os.unlink(path)
+        os.rmdir(directory)
+        await until(path.exists, "the socket is there again")
+        await until(lambda: "unix_socket_remade" in caplog.text, "it is logged")
+        with socket.socket(socket.AF_UNIX) as after:
+            after.settimeout(10)
+            after.connect(str(path))
+            after.sendall(b"no frame of ours, but a long one" * 8)
+            # Only the acceptor of the new socket could end it.
+            assert await asyncio.to_thread(after.recv, 64) == b""
+        before.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            before.recv(1)
+    page = await asyncio.to_thread(
+        lambda: urllib.request.urlopen(
+            f"http://127.0.0.1:{server.addresses.http_port}/metrics", timeout=10
+        ).read()
+    )
+    assert b"kvstore_segment_data_port_unix_sockets_remade_total 1.0" in page
+    await server.stop()
+    await until(lambda: not path.exists(), "the new socket goes with the segment, too")
+
+
+async def test_a_start_that_is_called_off_while_memory_is_touched_ends_within_a_second(  # type: ignore[no-untyped-def]
+    start_segment,
+) -> None:
+    before = shared_bytes()
+    starting = asyncio.ensure_future(start_segment(capacity="3GiB"))
+    await until(lambda: shared_bytes() - before > 64 << 20 or starting.done(), "memory is being touched")
+    assert not starting.done(), "touched already: the pool of this test is too small for this machine"
+    began = time.monotonic()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert time.monotonic() - began < 1.0
+    assert shared_bytes() - before < 64 << 20, "the memory is given back"
+
+
+def shared_bytes() -> int:
+    (line,) = (
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssShmem:")
+    )
+    return int(line.split()[1]) * 1024

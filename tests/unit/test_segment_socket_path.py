@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import stat
@@ -8,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from kvstore.segment.errors import SegmentStartError
-from kvstore.segment.socket_path import UNIX_PATH_BYTES_MAX, default_unix_path, prepare_unix_path
+from kvstore.segment.socket_path import (
+    UNIX_PATH_BYTES_MAX,
+    default_unix_path,
+    keep_unix_path,
+    prepare_unix_path,
+)
+from support.waiting import wait_until
 
 SEGMENT_ID = bytes(range(16))
 
@@ -65,3 +72,26 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(SegmentStartError, match="not a socket"):
         prepare_unix_path(tmp_path / "s.sock", private=False)
     assert (tmp_path / "s.sock").read_text() == "precious"
+
+
+async def test_a_lost_socket_is_sought_again_until_it_can_be_made_and_each_reason_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "s.sock"
+    attempts: list[str] = []
+
+    def make() -> None:
+        attempts.append("make")
+        if len(attempts) < 4:
+            raise OSError("no room")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+
+    path.write_text("precious")
+    keeping = asyncio.create_task(keep_unix_path(path, False, make, interval_s=0.01))
+    os.unlink(path)
+    await asyncio.to_thread(wait_until, lambda: "unix_socket_remade" in caplog.text, "it is made anew")
+    assert len(attempts) == 4
+    assert caplog.text.count("unix_socket_lost") == 1
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)

@@ -79,6 +79,18 @@ void DataServer::wake_acceptor() {
   [[maybe_unused]] const ssize_t written = ::write(wake_fd_, &one, sizeof(one));
 }
 
+void DataServer::remake_unix_socket() {
+  const std::lock_guard stopping(stop_mutex_);
+  if (options_.unix_path.empty() || context_.stopping.load() || !owner_.is_here()) return;
+  auto made = std::make_unique<ServerListener>(ServerListener::unix_socket(options_.unix_path));
+  {
+    const std::lock_guard lock(mutex_);
+    new_unix_ = std::move(made);
+  }
+  context_.counters.unix_sockets_remade.fetch_add(1, std::memory_order_relaxed);
+  wake_acceptor();
+}
+
 void DataServer::stop() {
   if (!owner_.is_here())
     return;  // the sockets and their path are the parent's, and its threads are not here to be joined
@@ -92,6 +104,7 @@ void DataServer::stop() {
   {
     const std::lock_guard lock(mutex_);
     connections.swap(connections_);
+    new_unix_.reset();
   }
   for (const auto& connection : connections) connection->session.shutdown();
   store_->interrupt();
@@ -106,6 +119,7 @@ std::map<std::string, uint64_t> DataServer::stats() {
                                       {"refused_connections", c.refused_connections.load()},
                                       {"unauthorized", c.unauthorized.load()},
                                       {"internal_errors", c.internal_errors.load()},
+                                      {"unix_sockets_remade", c.unix_sockets_remade.load()},
                                       {"ungreeted_dropped", c.ungreeted_dropped.load()},
                                       {"rdma_active", rdma_ == nullptr ? 0 : 1},
                                       {"rdma_sessions", rdma_ == nullptr ? 0 : rdma_->sessions.load()},
@@ -135,6 +149,10 @@ void DataServer::accept_loop() noexcept {
       if (context_.stopping.load()) return;
       if (items[1].revents != 0) accept_from(*tcp_);
       if (items[2].revents != 0) accept_from(*unix_);
+      {
+        const std::lock_guard lock(mutex_);
+        if (new_unix_ != nullptr) unix_ = std::move(new_unix_);
+      }
     } catch (const std::exception&) {
       context_.counters.internal_errors.fetch_add(1, std::memory_order_relaxed);
       ::poll(items, 1, kAcceptPauseMs);

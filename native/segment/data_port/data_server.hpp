@@ -45,6 +45,9 @@ class DataServer {
   std::map<std::string, uint64_t> stats();
   // Why RDMA is not offered although it is wanted; empty otherwise.
   const std::string& rdma_refusal() const { return rdma_refusal_; }
+  // Listens on the unix path anew, after somebody has removed the socket file: clients that come from now on find it, connections
+  // stay. Throws std::system_error; nothing without a path, or once stopped.
+  void remake_unix_socket();
   // Closes every connection and joins every thread. Idempotent; nothing in a forked child, whose copy must not be destroyed either.
   void stop();
 
@@ -79,6 +82,7 @@ class DataServer {
   std::mutex stop_mutex_;  // one stop at a time
   std::mutex mutex_;       // guards what follows
   std::list<std::unique_ptr<Connection>> connections_;
+  std::unique_ptr<ServerListener> new_unix_;  // for the acceptor to take
 };
 
 }  // namespace kvstore

@@ -66,7 +66,7 @@ ServerListener ServerListener::tcp(const std::string& host, uint16_t port) {
   const uint16_t bound_port = bound.ss_family == AF_INET6
                                   ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
                                   : reinterpret_cast<const sockaddr_in&>(bound).sin_port;
-  return ServerListener(fd, ntohs(bound_port), "");
+  return ServerListener(fd, ntohs(bound_port));
 }
 
 ServerListener ServerListener::unix_socket(const std::string& path) {
@@ -92,16 +92,32 @@ ServerListener ServerListener::unix_socket(const std::string& path) {
     errno = error;
     fail(fd, "listen on " + path);
   }
-  return ServerListener(fd, 0, path);
+  return ServerListener(fd, path);
+}
+
+ServerListener::ServerListener(int fd, std::string path) : fd_(fd), port_(0), path_(std::move(path)) {
+  struct stat status{};
+  if (::lstat(path_.c_str(), &status) == 0) {
+    device_ = status.st_dev;
+    inode_ = status.st_ino;
+  }
 }
 
 ServerListener::ServerListener(ServerListener&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), port_(other.port_), path_(std::move(other.path_)) {}
+    : fd_(std::exchange(other.fd_, -1)),
+      port_(other.port_),
+      path_(std::move(other.path_)),
+      device_(other.device_),
+      inode_(other.inode_) {}
 
 ServerListener::~ServerListener() {
   if (fd_ < 0) return;
   ::close(fd_);
-  if (!path_.empty()) ::unlink(path_.c_str());
+  // Another may lie there by now: one that was made anew because this was removed.
+  struct stat status{};
+  if (!path_.empty() && ::lstat(path_.c_str(), &status) == 0 && status.st_dev == device_ &&
+      status.st_ino == inode_)
+    ::unlink(path_.c_str());
 }
 
 int ServerListener::accept() const { return ::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC); }

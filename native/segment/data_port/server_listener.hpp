@@ -1,6 +1,8 @@
 // A listening socket, TCP or unix, non-blocking. Immutable after construction.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 
@@ -13,7 +15,7 @@ class ServerListener {
   // A stale socket file (one that nobody listens on) is replaced; mode 0600.
   static ServerListener unix_socket(const std::string& path);
   ServerListener(ServerListener&& other) noexcept;
-  ~ServerListener();  // closes, and removes the socket file
+  ~ServerListener();  // closes, and removes the socket file, if it is still its own
   ServerListener(const ServerListener&) = delete;
   ServerListener& operator=(const ServerListener&) = delete;
 
@@ -27,11 +29,14 @@ class ServerListener {
   static bool is_trusted_peer(int fd);
 
  private:
-  ServerListener(int fd, uint16_t port, std::string path) : fd_(fd), port_(port), path_(std::move(path)) {}
+  ServerListener(int fd, uint16_t port) : fd_(fd), port_(port) {}
+  ServerListener(int fd, std::string path);
 
   int fd_;
   uint16_t port_;
   std::string path_;  // empty for TCP
+  dev_t device_ = 0;  // of the socket file
+  ino_t inode_ = 0;
 };
 
 }  // namespace kvstore

@@ -23,8 +23,8 @@ namespace kvstore {
 
 struct DataServerCounters {
   std::atomic<uint64_t> connections_total{0}, requests{0}, bad_requests{0}, refused_connections{0},
-      unauthorized{0}, internal_errors{0}, ungreeted_dropped{0}, rdma_sessions_total{0}, rdma_pulled_bytes{0},
-      rdma_failures{0};
+      unauthorized{0}, internal_errors{0}, ungreeted_dropped{0}, unix_sockets_remade{0},
+      rdma_sessions_total{0}, rdma_pulled_bytes{0}, rdma_failures{0};
 };
 
 // What all sessions of a server share; outlives them.

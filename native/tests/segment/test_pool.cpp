@@ -38,6 +38,19 @@ TEST(nobody_else_can_write_grow_or_shrink_it) {
   ::close(again);
 }
 
+TEST(the_making_of_a_pool_tells_how_far_it_is_and_can_be_cancelled) {
+  PoolProgress progress;
+  const PoolLayout layout = pool_layout(200 << 20, 1024, 128);
+  {
+    const Pool pool(layout, false, &progress);
+  }
+  CHECK_EQ(progress.touched_bytes.load(), layout.map_bytes);
+  PoolProgress cancelled;
+  cancelled.cancelled.store(true);
+  CHECK_THROWS(Pool(layout, false, &cancelled), std::system_error);
+  CHECK_EQ(cancelled.touched_bytes.load(), uint64_t{0});
+}
+
 TEST(the_layout_keeps_table_and_objects_apart) {
   const PoolLayout layout = pool_layout(10 << 20, 100000, 128);
   CHECK(layout.data_offset >= layout.table_bytes);
