@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kvstore.common.errors import FencedError, StoreError
 from kvstore.master.metadata.etcd import EtcdStore, open_uri
 from kvstore.master.metadata.etcd_client import EtcdClient
+from kvstore.master.metadata.etcd_election import Election
 from kvstore.master.metadata.replicated import RevisionGoneError, Update
 from kvstore.master.metadata.store import COMMIT_BYTES_MAX, OP_OVERHEAD_BYTES, Put, SpaceLevel
 from support.etcd_server import Etcd, own_prefix, shared_etcd
@@ -305,3 +307,30 @@ async def test_a_filling_etcd_is_tight_then_full_and_its_alarm_is_seen(
         assert level is SpaceLevel.FULL and "NOSPACE" in why
     finally:
         etcd.close()
+
+
+async def test_no_two_tenures_share_a_term_though_one_begins_and_ends_while_the_other_asks(
+    client: EtcdClient, tmp_path: Path
+) -> None:
+    prefix = f"{own_prefix(tmp_path)}/".encode()
+    other = Election(client, prefix, 5.0)
+    terms: list[int] = []
+
+    class Slow(EtcdClient):
+        """Between what it reads and what it writes, the other one is elected and resigns."""
+
+        async def txn(self, request: Any) -> Any:
+            if not terms:
+                tenure = await other.campaign()
+                terms.append(tenure.fence.term)
+                await other.resign()
+            return await super().txn(request)
+
+    slow = Slow([shared_etcd().members[0].endpoint])
+    election = Election(slow, prefix, 5.0)
+    try:
+        tenure = await asyncio.wait_for(election.campaign(), TIMEOUT_S)
+        assert terms and tenure.fence.term > terms[0]
+        await election.resign()
+    finally:
+        await slow.close()

@@ -16,6 +16,7 @@ import pytest
 from kvstore.v1 import control_pb2 as pb
 
 from kvstore.common.config.segment import SegmentSettings
+from kvstore.segment import attach_session
 from kvstore.segment.errors import ClusterChanged, SegmentStartError
 from kvstore.segment.run import run
 from kvstore.segment.server import SegmentServer
@@ -287,6 +288,54 @@ async def test_entries_that_the_master_refused_are_counted_and_logged(
     (record,) = [record for record in caplog.records if record.message == "journal_entries_refused"]
     assert record.fields == {"entries": 2, "last_seq": 7, "reason": "too long"}
     assert "kvstore_segment_control_entries_refused_total 2.0" in (await page(server, "/metrics"))[1]
+
+
+async def test_a_namespace_opened_while_the_registration_is_answered_keeps_its_objects(
+    start_segment, master
+) -> None:  # type: ignore[no-untyped-def]
+    server = await start_segment()
+    await server.wait_attached(10)
+    master.answering.clear()
+    master.hang_up()
+    await until(lambda: len(master.registrations) == 2, "it registers")
+    # The answer is made, and tells nothing of what is opened now.
+    assert await put(server, "a", ns=OTHER_NS, timeout_ms=100) == NOT_COMMITTED
+    master.answering.set()
+    assert await server.wait_attached(10)
+    assert await get(server, "a", ns=OTHER_NS) == [b"aaa"]
+    await until(lambda: len(master.objects) == 1, "it is announced")
+
+
+async def test_a_master_that_takes_the_stream_and_never_answers_is_left_for_the_next(
+    start_segment, master, monkeypatch: pytest.MonkeyPatch
+) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(attach_session, "REGISTER_TIMEOUT_S", 0.3)
+    silent = ScriptedMaster()
+    silent.answering.clear()
+    await silent.start()
+    try:
+        server = await start_segment(masters=f"{silent.address},{master.address}")
+        assert await server.wait_attached(10)
+        assert server.control.master == master.address
+        assert len(silent.registrations) == 1
+    finally:
+        await silent.stop()
+
+
+async def test_an_inventory_holds_nothing_of_a_namespace_that_the_answer_retires(
+    start_segment, master
+) -> None:  # type: ignore[no-untyped-def]
+    master.current_namespaces = [NS, OTHER_NS]
+    server = await start_segment()
+    await server.wait_attached(10)
+    assert await put(server, "a") == OK
+    assert await put(server, "b", "c", ns=OTHER_NS) == OK
+    await master.stop()
+    master.objects, master.durable_seq, master.current_namespaces = {}, 0, [NS]
+    await master.start()
+    await until(lambda: master.inventories == 1, "the inventory arrived")
+    assert len(master.objects) == 1
+    assert master.inventoried == 1
 
 
 async def test_a_refusing_master_is_passed_over_for_the_next_one(start_segment, master) -> None:  # type: ignore[no-untyped-def]

@@ -29,8 +29,11 @@ class ScriptedMaster(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
         self.current_namespaces: list[bytes] = []
         self.refuse_with: grpc.StatusCode | None = None
         self.hang_up_after_register = False
+        self.answering = asyncio.Event()  # cleared: Register is taken, and not answered
+        self.answering.set()
         self.registrations: list[Any] = []
         self.inventories = 0
+        self.inventoried = 0  # entries of them
         self.leaving: list[str] = []
         self.heartbeats: list[Any] = []
         self.sends: asyncio.Queue[Any] = asyncio.Queue()
@@ -68,6 +71,8 @@ class ScriptedMaster(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
         if self.refuse_with is not None:
             await context.abort(self.refuse_with, "refused by the test")
         self.sends = asyncio.Queue()
+        namespaces = list(self.current_namespaces)
+        await self.answering.wait()
         yield pb.MasterMessage(
             registered=pb.Registered(
                 protocol_version=1,
@@ -76,7 +81,7 @@ class ScriptedMaster(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
                 need_inventory=self.need_inventory,
                 heartbeat_interval_ms=50,
                 cluster_id=self.cluster_id,
-                current_namespaces=self.current_namespaces,
+                current_namespaces=namespaces,
             )
         )
         if self.hang_up_after_register:
@@ -111,6 +116,9 @@ class ScriptedMaster(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
                 if message.inventory.first:
                     self.objects.clear()
                 self._apply(message.inventory.groups)
+                self.inventoried += sum(
+                    len(group.lengths) for group in decode_groups(message.inventory.groups)
+                )
                 if not message.inventory.last:
                     continue
                 self.inventories += 1

@@ -224,3 +224,19 @@ def test_whatever_happens_the_directory_converges_and_no_put_is_acked_before_it_
     assert directory.objects == journal.objects
     assert directory.durable_seq == journal.last_seq
     assert journal.acked_seq == journal.last_seq
+
+
+def test_an_inventory_that_is_asked_for_is_sent_though_the_window_is_full() -> None:
+    journal = ModelJournal()
+    pump = JournalPump(journal, batch_entries_max=1, batches_in_flight_max=2)
+    pump.attached(0, need_inventory=False)
+    for key in range(5):
+        journal.change(key)
+    while pump.next_message() is not None:
+        pass
+    assert pump.window_full
+    pump.inventory_requested()
+    directory = ModelDirectory()
+    settle(pump, directory)
+    assert directory.objects == set(range(5))
+    assert pump.state is PumpState.STREAMING

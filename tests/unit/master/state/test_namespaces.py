@@ -9,7 +9,7 @@ from kvstore.common.identity import canonical_json, check_identity, identity_has
 from kvstore.master.recovery import EPOCH_FLOOR_STEP
 from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
-from kvstore.master.state import layout
+from kvstore.master.state import layout, namespaces
 from kvstore.master.state.directory_state import StateLimits
 from kvstore_client.protocol import Status
 from support.state_rig import StateRig
@@ -136,3 +136,14 @@ def test_canonical_identities_are_accepted() -> None:
     with pytest.raises(RefusedError) as refused:
         check_identity(b"{" + b" " * (64 << 10) + b"}")
     assert refused.value.status is Status.TOO_LARGE
+
+
+async def test_one_waiter_too_many_for_a_namespace_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "WAITERS_MAX", 3)
+    rig = await StateRig().start()
+    for request in range(4):
+        rig.feed(ev.NamespaceOpened(request, IDENTITY, "m"))
+    (refused,) = rig.take(ef.RequestRefused)
+    assert (refused.request, refused.status) == (3, Status.UNAVAILABLE)
+    await rig.commit()
+    assert [ready.request for ready in rig.take(ef.NamespaceReady)] == [0, 1, 2]

@@ -9,6 +9,7 @@ import pytest
 
 from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
+from kvstore.master.state import segment_logs
 from kvstore.master.state.directory_state import StateLimits
 from kvstore.master.state.journal_entries import checked_entries
 from kvstore.master.state.segment_logs import COMPACTION_RETRY_S, RECORD_ENTRIES_MAX, SEQ_MAX, LogLimits
@@ -610,3 +611,19 @@ async def test_no_record_names_a_snapshot_whose_commit_failed(model: ModelSegmen
     await rig.restart()
     assert directory_content(rig, model) == model.content()
     assert rig.segment(model.segment_id).record.draining
+
+
+async def test_an_inventory_of_one_chunk_too_many_is_refused(
+    model: ModelSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_logs, "INVENTORY_CHUNKS_MAX", 3)
+    for chunks, fits in ((3, True), (4, False)):
+        rig = await StateRig().start()
+        await attach(rig, model, 1)
+        model.log.clear()
+        model.add(*range(chunks))
+        for chunk in model.inventory(1, chunk_entries=1):
+            rig.feed(chunk)
+        refused = rig.take(ef.CloseSession)
+        assert [c.status for c in refused] == ([] if fits else [Status.BAD_REQUEST])
+        assert fits or "at most 3 chunks" in refused[0].reason

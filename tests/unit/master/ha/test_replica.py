@@ -1,0 +1,123 @@
+"""A standby that is elected: what it leads with is all that was ever committed, however far behind it was."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kvstore.common.errors import KvstoreError
+from kvstore.common.identity import namespace_id
+from kvstore.master.directory import Directory
+from kvstore.master.ha import replica as replica_module
+from kvstore.master.ha.replica import Replica
+from kvstore.master.metadata.store import Fence
+from kvstore.master.metrics import MasterMetrics
+from kvstore.master.roles import Roles, Standby
+from kvstore.master.state import events as ev
+from kvstore.master.state.directory_state import Recovered, StateLimits
+from kvstore.master.state.placement import POLICIES
+from kvstore.master.state.replay import Replay
+from support.master_peers import until
+from support.memory_replicated_store import MemoryReplicatedStore
+from support.state_rig import ModelSegment, StateRig, attach
+
+IDENTITY = b'{"model":"m"}'
+OLD, NEW = namespace_id(IDENTITY, 0), namespace_id(IDENTITY, 1)
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.store = MemoryReplicatedStore()
+        self.roles = Roles()
+        self.metrics = MasterMetrics()
+        self.failures: list[KvstoreError] = []
+        self.model = ModelSegment(1, random.Random(1))
+        self.replica = Replica(
+            self.store, self.roles, self.metrics, self._leads, self.failures.append, token=""
+        )
+
+    def _leads(self, fence: Fence, recovered: Recovered) -> Directory:
+        return Directory(
+            self.store,
+            fence,
+            recovered,
+            StateLimits(),
+            POLICIES["host-first"](random.Random(1)),
+            self.metrics,
+            run_bytes=1 << 20,
+            on_fenced=lambda error: None,
+            on_failed=self.failures.append,
+        )
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    """A standby that has read a cluster with one namespace; since then three pages were added and the namespace was cleared."""
+    rig = Rig()
+    leader = await StateRig(store=rig.store).start()
+    leader.feed(ev.NamespaceOpened(1, IDENTITY, "m"))
+    await attach(leader, rig.model, 1)
+    await leader.commit()
+    await rig.replica.start()
+    rig.store.hold_updates()
+    rig.model.add(1, 2, 3)
+    leader.feed(rig.model.batch(1, 1))
+    leader.feed(ev.NamespaceBumped(2, OLD))
+    await leader.commit()
+    yield rig
+    await rig.replica.stop()
+    assert rig.failures == []
+
+
+def leads_with_everything(rig: Rig) -> None:
+    directory = rig.roles.directory
+    assert directory is not None
+    assert directory.index.entry_count == 3
+    assert (directory.is_current(OLD), directory.is_current(NEW)) == (False, True)
+
+
+async def test_a_standby_that_lags_applies_everything_before_it_leads(rig: Rig) -> None:
+    rig.store.elect()
+    await asyncio.sleep(0)
+    assert rig.roles.directory is None and rig.roles.backend.is_current(OLD), (
+        "it is behind, and does not lead yet"
+    )
+    rig.store.release_updates()
+    await until(lambda: rig.roles.directory is not None, "it leads")
+    leads_with_everything(rig)
+
+
+async def test_a_leader_whose_follower_does_not_catch_up_in_time_reads_the_records_itself(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_module, "CATCH_UP_TIMEOUT_S", 0.05)
+    rig.store.elect()
+    await until(lambda: rig.roles.directory is not None, "it leads")
+    leads_with_everything(rig)
+
+
+async def test_a_follower_that_dies_of_a_bug_is_not_overlooked(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Replay, change: object) -> bytes | None:
+        raise TypeError("a bug")
+
+    monkeypatch.setattr(Replay, "follow", broken)
+    rig.store.release_updates()
+    await until(lambda: bool(rig.failures), "the failure is told")
+    assert "follower" in str(rig.failures[0]) and "a bug" in str(rig.failures[0])
+    rig.failures.clear()
+
+
+async def test_a_standby_does_not_answer_for_a_namespace_that_was_cleared(rig: Rig) -> None:
+    standby = rig.roles.backend
+    assert isinstance(standby, Standby)
+    assert (standby.is_current(OLD), standby.is_current(NEW)) == (True, False)
+    rig.store.release_updates()
+    await until(lambda: standby.is_current(NEW), "it has heard of the clear")
+    assert not standby.is_current(OLD)
+    assert (await standby.open_namespace(IDENTITY, "m")).ns == NEW
+    assert [view.id for view in standby.namespaces()] == [NEW]

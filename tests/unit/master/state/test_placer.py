@@ -1,0 +1,65 @@
+"""Answers to PLACE."""
+
+from __future__ import annotations
+
+import random
+
+from kvstore.master.metadata.store import SpaceLevel
+from kvstore.master.state import events as ev
+from kvstore.master.state.placement import HostFirstTwoChoices
+from kvstore.master.state.placer import Placer
+from kvstore_client.protocol import ALREADY_THERE, NO_SEGMENT
+from support.state_rig import NS, ModelSegment, StateRig, attach, fingerprint
+from support.wire.directory import PlaceReply, PlaceRequest
+
+
+async def placed(rig: StateRig, placer: Placer, *numbers: int) -> tuple[int, ...]:
+    body = PlaceRequest(NS, (100,) * len(numbers), b"".join(map(fingerprint, numbers))).encode()
+    return PlaceReply.decode(placer.place(rig.now, body, NO_SEGMENT)).segments
+
+
+async def one_segment() -> tuple[StateRig, ModelSegment, Placer]:
+    """With object 1 on it."""
+    rig = await StateRig().start()
+    model = ModelSegment(1, random.Random(1))
+    await attach(rig, model, 1)
+    model.add(1)
+    rig.feed(model.batch(1, 1))
+    await rig.commit()
+    return rig, model, Placer(rig.state, HostFirstTwoChoices(random.Random(1)), 1 << 20)
+
+
+async def test_on_a_full_store_no_segment_is_named_and_what_is_there_is_said_to_be() -> None:
+    rig, _, placer = await one_segment()
+    assert await placed(rig, placer, 1, 2) == (ALREADY_THERE, 0)
+    rig.feed(ev.SpaceMeasured(SpaceLevel.FULL, "full"))
+    assert await placed(rig, placer, 1, 2) == (ALREADY_THERE, NO_SEGMENT)
+    rig.feed(ev.SpaceMeasured(SpaceLevel.NORMAL, ""))
+    await attach(rig, ModelSegment(2, random.Random(2)), 2)
+    assert (await placed(rig, placer, 2))[0] != NO_SEGMENT
+
+
+async def test_a_segment_without_its_stream_takes_nothing_from_the_next_request_on() -> None:
+    rig, model, placer = await one_segment()
+    assert await placed(rig, placer, 2) == (0,)
+    rig.feed(ev.StreamLost(1))
+    assert await placed(rig, placer, 2) == (NO_SEGMENT,)
+    await attach(rig, model, 2)
+    assert await placed(rig, placer, 2) == (0,)
+    rig.feed(ev.DrainRequested(1, model.segment_id, True))
+    assert await placed(rig, placer, 2) == (NO_SEGMENT,)
+
+
+async def test_what_was_placed_since_a_segment_reported_counts_until_it_reports_again() -> None:
+    rig, model, placer = await one_segment()
+    await attach(rig, ModelSegment(2, random.Random(2)), 2)
+    chosen = set()
+    for number in range(10, 40):
+        body = PlaceRequest(NS, (100 << 20,), fingerprint(number)).encode()
+        chosen |= set(PlaceReply.decode(placer.place(rig.now, body, 0)).segments)
+    assert chosen == {0, 1}, "its home is full after eight of them"
+    beat = ev.HeartbeatReceived(model.segment_id, model.pool_id, 0, 0)
+    rig.feed(beat)
+    placer.reported(beat)
+    body = PlaceRequest(NS, (100 << 20,), fingerprint(99)).encode()
+    assert PlaceReply.decode(placer.place(rig.now, body, 0)).segments == (0,)
