@@ -33,7 +33,7 @@ HOST_BYTES_MAX = 255
 VERSION_CHARACTERS_MAX = 64
 
 
-class AttachSession:
+class SegmentStream:
     """What goes down one Attach stream. Acknowledgements are cumulative, so only the newest waits;
     everything else is queued, and a segment that does not read its queue is cut off."""
 
@@ -113,7 +113,7 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
         directory = self._roles.directory
         if directory is None:
             await refuse_as_standby(context, self._roles)
-        session = AttachSession(directory, self._heartbeat_interval_ms)
+        session = SegmentStream(directory, self._heartbeat_interval_ms)
         number = directory.open_session(session)
         reader = asyncio.create_task(
             self._read(directory, number, request_iterator, session), name="attach-reader"
@@ -129,7 +129,7 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
             await context.abort(GRPC_CODES.get(status, grpc.StatusCode.INTERNAL), reason)
 
     async def _read(
-        self, directory: Directory, number: int, messages: AsyncIterator[Any], session: AttachSession
+        self, directory: Directory, number: int, messages: AsyncIterator[Any], session: SegmentStream
     ) -> None:
         status, reason = Status.OK, "the segment closed the stream"
         try:

@@ -34,7 +34,7 @@ WAITERS_MAX = 4096
 
 
 @dataclass(slots=True)
-class Namespace:
+class NamespaceState:
     identity: bytes
     name: str
     epoch: int
@@ -48,14 +48,14 @@ class Namespaces:
     def __init__(self, epoch_floor: int, namespaces_max: int) -> None:
         self._epoch_floor = epoch_floor
         self._namespaces_max = namespaces_max
-        self._by_identity: dict[bytes, Namespace] = {}
-        self._current: dict[bytes, Namespace] = {}
-        self._past: OrderedDict[bytes, Namespace] = OrderedDict()
+        self._by_identity: dict[bytes, NamespaceState] = {}
+        self._current: dict[bytes, NamespaceState] = {}
+        self._past: OrderedDict[bytes, NamespaceState] = OrderedDict()
 
     def recover(self, records: Iterable[NamespaceRecord]) -> None:
         for record in records:
             ns_id = namespace_id(record.identity, record.epoch)
-            namespace = Namespace(record.identity, record.name, record.epoch, ns_id)
+            namespace = NamespaceState(record.identity, record.name, record.epoch, ns_id)
             self._by_identity[record.identity] = namespace
             self._current[ns_id] = namespace
             for epoch in range(max(0, record.epoch - PAST_EPOCHS_AFTER_RESTART), record.epoch):
@@ -71,7 +71,7 @@ class Namespaces:
         """The current ones, as they are stored."""
         return [NamespaceRecord(each.identity, each.name, each.epoch) for each in self._current.values()]
 
-    def __iter__(self) -> Iterator[Namespace]:
+    def __iter__(self) -> Iterator[NamespaceState]:
         return iter(self._current.values())
 
     def __len__(self) -> int:
@@ -89,7 +89,9 @@ class Namespaces:
             text = f"the cluster has its most of {self._namespaces_max} namespaces: raise namespaces_max"
             return [RequestRefused(event.request, Status.UNAVAILABLE, text)]
         epoch = self._epoch_floor
-        namespace = Namespace(event.identity, event.name, epoch, namespace_id(event.identity, epoch), False)
+        namespace = NamespaceState(
+            event.identity, event.name, epoch, namespace_id(event.identity, epoch), False
+        )
         self._by_identity[event.identity] = namespace
         return self._store(namespace, epoch, event.request)
 
@@ -144,7 +146,7 @@ class Namespaces:
 
     # ---- common --------------------------------------------------------------------------------------------
 
-    def _store(self, namespace: Namespace, epoch: int, request: int) -> list[Effect]:
+    def _store(self, namespace: NamespaceState, epoch: int, request: int) -> list[Effect]:
         namespace.pending_epoch = epoch
         namespace.waiters.append(request)
         record = NamespaceRecord(namespace.identity, namespace.name, epoch)
@@ -152,14 +154,14 @@ class Namespaces:
         return [Commit((put,), NamespaceStored(namespace.identity, epoch))]
 
     @staticmethod
-    def _wait(namespace: Namespace, request: int) -> list[Effect]:
+    def _wait(namespace: NamespaceState, request: int) -> list[Effect]:
         if len(namespace.waiters) >= WAITERS_MAX:
             text = f"{WAITERS_MAX} requests already wait for this namespace: try again"
             return [RequestRefused(request, Status.UNAVAILABLE, text)]
         namespace.waiters.append(request)
         return []
 
-    def _remember(self, ns: bytes, namespace: Namespace) -> None:
+    def _remember(self, ns: bytes, namespace: NamespaceState) -> None:
         self._past[ns] = namespace
         if len(self._past) > PAST_IDS_MAX:
             self._past.popitem(last=False)
