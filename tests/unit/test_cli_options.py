@@ -185,6 +185,21 @@ def test_config_show_says_what_is_in_force_and_where_it_came_from_but_no_secret(
     assert not any(name.startswith("segment") for name in shown)
 
 
+def test_config_show_tells_what_an_engine_would_take_from_this_environment() -> None:
+    env = {"KVSTORE_MASTERS": "a:1", "KVSTORE_CLIENT_TOKEN": "hunter2", "KVSTORE_CLIENT_DEADLINE_MS": "77"}
+    code, text, _ = config("show", "client", env=env)
+    assert code == 0 and "hunter2" not in text
+    rows = {words[0]: words[1:] for line in text.splitlines() if (words := line.split())}
+    assert rows["client.masters"] == ["a:1", "environment", "KVSTORE_MASTERS"]
+    assert rows["client.token"] == ["(hidden)", "environment", "KVSTORE_CLIENT_TOKEN"]
+    assert rows["client.deadline_ms"] == ["77", "environment", "KVSTORE_CLIENT_DEADLINE_MS"]
+    assert rows["client.tcp"] == ["yes", "default"]
+    code, _, errors = config("show", "client", env={"KVSTORE_CLIENT_DEADLINE_MS": "0"})
+    assert code == 1 and "1..600000" in errors and "KVSTORE_CLIENT_DEADLINE_MS" in errors
+    code, _, errors = config("show", "clint")
+    assert code == 1 and "master, segment, up, admin, client" in errors
+
+
 def test_config_check_lists_every_fault_and_fails(tmp_path: Path) -> None:
     file = tmp_path / "kvstore.yaml"
     file.write_text("segment:\n  prot: 1\n  capacity: lots\n")
