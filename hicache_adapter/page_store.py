@@ -110,6 +110,10 @@ class PageStore:
             logging.ERROR, "bad key", "kvstore: a key that can't be one, answered as a miss: %s", error
         )
 
+    def close(self) -> None:
+        """Lets the client forget the namespace."""
+        self._namespace.close()
+
     def clear(self, deadline: Deadline) -> bool:
         """Bumps the epoch. Where no master can be reached the debt is remembered, and until it is paid the
         store answers as empty: pages that were to be cleared must not come back with the network.

@@ -104,7 +104,9 @@ class VersionedStore:
                     version or UNVERSIONED,
                     store.identity_digest,
                 )
-            # A new dict: other threads are reading the old one.
-            kept = list(self._stores.items())[1 - self._KEPT_MAX :]
-            self._stores = {**dict(kept), version: store}
+            stores = [*self._stores.items(), (version, store)]
+            dropped, kept = stores[: -self._KEPT_MAX], stores[-self._KEPT_MAX :]
+            self._stores = dict(kept)  # a new one: other threads are reading the old one
+            for _, old in dropped:
+                old.close()
             return store

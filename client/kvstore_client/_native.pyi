@@ -207,6 +207,8 @@ class PageClient:
         """(status, handle). The handle is usable whatever the status: it is opened (again) when a call needs it, and follows
         epoch bumps by itself."""
     def bump_namespace(self, handle: int, deadline_ms: int) -> int: ...
+    def close_namespace(self, handle: int) -> None:
+        """Makes room for another: a client keeps 4,096 of them. The handle is never valid again."""
     def namespace_state(self, handle: int) -> tuple[bytes, int]:
         """(namespace id or b'' when not open, epoch)"""
     def exists(

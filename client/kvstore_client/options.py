@@ -37,13 +37,6 @@ class Option:
     is_secret: bool = False
 
     @property
-    def type_name(self) -> str:
-        """For people."""
-        if self.choices:
-            return "choice"
-        return {bool: "true or false", int: "integer", str: "text"}[type(self.default)]
-
-    @property
     def bounds(self) -> str:
         """What is accepted, for people; empty for true or false."""
         if self.choices:

@@ -308,7 +308,7 @@ std::pair<int, int> open_namespace(PageClient& client, nb::bytes identity, const
   }
   if (opened.second < 0)
     value_error("over the cap of " + std::to_string(kNamespaceHandlesMax) +
-                " namespaces a client: use another client");
+                " namespaces a client: close one, or use another client");
   return {static_cast<int>(opened.first), opened.second};
 }
 
@@ -357,10 +357,10 @@ void bind_client(nb::module_& m) {
             return static_cast<int>(client.bump_namespace(handle, deadline));
           },
           nb::arg("handle"), nb::arg("deadline_ms"))
+      .def("close_namespace", &PageClient::close_namespace, nb::arg("handle"))
       .def(
           "namespace_state",
           [](const PageClient& client, int handle) {
-            check_handle(client, handle);
             const NamespaceHandles::State state = client.namespace_state(handle);
             return nb::make_tuple(state.open ? nb::bytes(state.ns.data(), state.ns.size()) : nb::bytes("", 0),
                                   state.epoch);

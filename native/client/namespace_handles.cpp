@@ -4,21 +4,27 @@ namespace kvstore {
 
 int NamespaceHandles::add(const std::string& identity, const std::string& name) {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (size_t i = 0; i < entries_.size(); ++i)
-    if (entries_[i].identity == identity) return static_cast<int>(i);
+  for (const auto& [handle, entry] : entries_)
+    if (entry.identity == identity) return handle;
   if (entries_.size() == kNamespaceHandlesMax) return -1;
-  entries_.push_back({identity, name, {}});
-  return static_cast<int>(entries_.size() - 1);
+  entries_.emplace(next_, Entry{identity, name, {}});
+  return next_++;
 }
 
 bool NamespaceHandles::valid(int handle) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return handle >= 0 && static_cast<size_t>(handle) < entries_.size();
+  return entries_.count(handle) != 0;
+}
+
+void NamespaceHandles::remove(int handle) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  entries_.erase(handle);
 }
 
 NamespaceHandles::State NamespaceHandles::state(int handle) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return entries_[static_cast<size_t>(handle)].state;
+  const auto found = entries_.find(handle);
+  return found == entries_.end() ? State{} : found->second.state;
 }
 
 wire::Status NamespaceHandles::ensure_open(int handle, DirectoryClient& directory, const Deadline& deadline,
@@ -26,13 +32,14 @@ wire::Status NamespaceHandles::ensure_open(int handle, DirectoryClient& director
   std::string identity, name;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    const Entry& entry = entries_[static_cast<size_t>(handle)];
-    if (entry.state.open) {
-      *ns = entry.state.ns;
+    const auto found = entries_.find(handle);
+    if (found == entries_.end()) return wire::Status::kUnavailable;
+    if (found->second.state.open) {
+      *ns = found->second.state.ns;
       return wire::Status::kOk;
     }
-    identity = entry.identity;
-    name = entry.name;
+    identity = found->second.identity;
+    name = found->second.name;
   }
   State fresh;
   const wire::Status status = directory.open_namespace(identity, name, deadline, &fresh.ns, &fresh.epoch);
@@ -40,15 +47,17 @@ wire::Status NamespaceHandles::ensure_open(int handle, DirectoryClient& director
   fresh.open = true;
   *ns = fresh.ns;
   std::lock_guard<std::mutex> lock(mutex_);
-  State& kept = entries_[static_cast<size_t>(handle)].state;
+  const auto found = entries_.find(handle);
+  if (found == entries_.end()) return wire::Status::kUnavailable;
+  State& kept = found->second.state;
   if (!kept.open || kept.epoch < fresh.epoch) kept = fresh;
   return wire::Status::kOk;
 }
 
 void NamespaceHandles::mark_stale(int handle, const NamespaceId& ns) {
   std::lock_guard<std::mutex> lock(mutex_);
-  State& kept = entries_[static_cast<size_t>(handle)].state;
-  if (kept.ns == ns) kept.open = false;
+  const auto found = entries_.find(handle);
+  if (found != entries_.end() && found->second.state.ns == ns) found->second.state.open = false;
 }
 
 wire::Status NamespaceHandles::bump(int handle, DirectoryClient& directory, const Deadline& deadline) {
@@ -61,9 +70,10 @@ wire::Status NamespaceHandles::bump(int handle, DirectoryClient& directory, cons
   if (status != wire::Status::kOk) return status;
   fresh.open = true;
   std::lock_guard<std::mutex> lock(mutex_);
-  Entry& entry = entries_[static_cast<size_t>(handle)];
-  if (fresh.ns != namespace_id(entry.identity, fresh.epoch)) return wire::Status::kInternal;
-  entry.state = fresh;
+  const auto found = entries_.find(handle);
+  if (found == entries_.end()) return wire::Status::kUnavailable;
+  if (fresh.ns != namespace_id(found->second.identity, fresh.epoch)) return wire::Status::kInternal;
+  found->second.state = fresh;
   return wire::Status::kOk;
 }
 

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "client/directory_client.hpp"
 
@@ -17,6 +17,8 @@ class NamespaceHandles {
   // The handle of an identity: the same one each time. -1 when there are kNamespaceHandlesMax.
   int add(const std::string& identity, const std::string& name);
   bool valid(int handle) const;
+  // Makes room for another. The handle is never given out again: a call that still has it finds nothing open.
+  void remove(int handle);
 
   struct State {
     bool open = false;
@@ -38,7 +40,8 @@ class NamespaceHandles {
     State state;
   };
   mutable std::mutex mutex_;
-  std::vector<Entry> entries_;
+  std::map<int, Entry> entries_;
+  int next_ = 0;
 };
 
 }  // namespace kvstore

@@ -65,6 +65,8 @@ class PageClient {
                                               const Deadline& deadline);
   wire::Status bump_namespace(int handle, const Deadline& deadline);
   bool valid_handle(int handle) const;
+  // Makes room for another namespace; calls with the handle find nothing from now on.
+  void close_namespace(int handle) { namespaces_.remove(handle); }
   NamespaceHandles::State namespace_state(int handle) const;
 
   // `statuses`: one byte an entry, all set. `memory` has the entries of the call.

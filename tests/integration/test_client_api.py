@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kvstore_client import Client, ConfigError, Identity, Namespace, Shard, SharedBuffer
+from kvstore_client.config import CLIENT_OPTIONS
 from support.processes import Cluster
 from support.running_cluster import paused, running_cluster
 from support.tcp_proxy import TO_CLIENT, TcpProxy
@@ -211,6 +212,39 @@ def test_threads_share_one_client(space: Namespace) -> None:
     for thread in threads:
         thread.join(60)
     assert not failures
+
+
+@pytest.mark.parametrize("end", ["low", "high"])
+@pytest.mark.parametrize("same_host", [False, True])
+def test_pages_move_with_every_number_at_one_end_of_its_bounds(
+    store: Cluster, request: pytest.FixtureRequest, end: str, same_host: bool
+) -> None:
+    numbers = {
+        name: getattr(option, end)
+        for name, option in CLIENT_OPTIONS.items()
+        if type(option.default) is int and name not in ("deadline_ms", "connect_timeout_ms")
+    }
+    with Client(
+        store.masters, deadline_ms=20_000, same_host=same_host, tcp=not same_host, **numbers
+    ) as client:
+        pages = client.namespace(f"test/{request.node.name}/{os.urandom(4).hex()}").pages()
+        keys, values = page_hashes(32), contents(32, 300_000, seed=5)
+        assert pages.batch_put(keys, values) == [True] * 32
+        assert pages.batch_exists(keys) == [True] * 32
+        assert pages.batch_get(keys) == values
+
+
+def test_a_closed_namespace_makes_room_and_answers_as_an_empty_store(
+    client: Client, space: Namespace
+) -> None:
+    assert space.put("key", b"value")
+    space.close()
+    assert not space.exists("key") and space.get("key") is None and not space.put("another", b"value")
+    assert (space.namespace_id, space.epoch, space.clear()) == ("", 0, False)
+    again = client.namespace(space.name)
+    assert again.get("key") == b"value"
+    for number in range(5000):
+        client.namespace(f"{space.name}/{number}").close()
 
 
 def test_an_identity_names_the_same_namespace_in_every_client(client: Client, store: Cluster) -> None:

@@ -171,7 +171,9 @@ def test_the_secret_comes_from_one_place(tmp_path: Path) -> None:
 def test_one_namespace_too_many_is_refused_with_the_limit_and_the_remedy() -> None:
     with Client("127.0.0.1:1", environ={}) as client:
         opened = [client.namespace(str(number)) for number in range(4096)]
-        with pytest.raises(ConfigError, match=r"^namespace: .*4096 namespaces a client: use another client"):
+        with pytest.raises(
+            ConfigError, match=r"^namespace: .*4096 namespaces a client: close one, or use another client"
+        ):
             client.namespace("one too many")
         assert client.namespace("0").name == opened[0].name
 
