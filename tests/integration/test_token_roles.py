@@ -1,0 +1,69 @@
+"""Tokens with roles, from a real client through a real segment to a real master."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstore.common.config.segment import SegmentSettings
+from kvstore.master.server import MasterServer
+from kvstore.segment.errors import SegmentStartError
+from kvstore.segment.server import SegmentServer
+from kvstore_client import Client
+from support.master_peers import settings
+
+ENGINE, SEGMENT, ADMIN = "the-engines", "the-segments", "the-admins"
+
+
+def segment_settings(directory: Path, masters: str, token: str) -> SegmentSettings:
+    values: dict[str, Any] = {
+        "masters": masters,
+        "capacity": "16MiB",
+        "port": 0,
+        "http_port": 0,
+        "unix_path": "off",
+        "data_dir": directory / "segment",
+        "token": token,
+    }
+    return SegmentSettings(**values)
+
+
+async def test_pages_go_with_the_engines_token_and_segments_come_with_theirs(tmp_path: Path) -> None:
+    tokens = f"engine:{ENGINE}\nsegment:{SEGMENT}\nadmin:{ADMIN}\n"
+    master = MasterServer(settings(tmp_path, token=tokens))
+    await master.start()
+    # It needs no line for admins, and has none.
+    own = f"segment:{SEGMENT}\nengine:{ENGINE}\n"
+    segment = SegmentServer(segment_settings(tmp_path, f"127.0.0.1:{master.control_port}", own))
+    await segment.start()
+    try:
+        assert await segment.wait_attached(10)
+
+        def exchange(token: str) -> bytes | None:
+            directory = f"127.0.0.1:{master.directory_port}"
+            with Client(directory, token=token, deadline_ms=2000) as client:
+                namespace = client.namespace("roles")
+                namespace.put("k", b"value")
+                return namespace.get("k")
+
+        assert await asyncio.to_thread(exchange, ENGINE) == b"value"
+        for token in (SEGMENT, ADMIN, ""):
+            assert await asyncio.to_thread(exchange, token) is None
+    finally:
+        await segment.stop()
+        await master.stop()
+
+
+@pytest.mark.parametrize(
+    ("token", "missing"), [(f"engine:{ENGINE}", "segment"), (f"segment:{SEGMENT}", "engine")]
+)
+async def test_a_segment_without_one_of_its_two_tokens_does_not_start(
+    tmp_path: Path, token: str, missing: str
+) -> None:
+    segment = SegmentServer(segment_settings(tmp_path, "127.0.0.1:9", token))
+    with pytest.raises(SegmentStartError, match=f"none for the role {missing}"):
+        await segment.start()
+    await segment.stop()
