@@ -139,6 +139,7 @@ class SGLangServer:
 
     def update_weights(self, model: Path, version: str) -> None:
         """Exchanges the weights while the server runs."""
+        self.flush()  # waits for what still runs: SGLang refuses to flush after an update while anything does
         body = {"model_path": str(model), "weight_version": version}
         self._request("/update_weights_from_disk", body, REQUEST_TIMEOUT_S)
 
