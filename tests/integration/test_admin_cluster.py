@@ -13,6 +13,7 @@ from kvstore.v1 import admin_pb2 as pb
 
 from kvstore.cli.admin.cluster import Cluster, listed
 from kvstore.cli.admin.failures import EXIT_UNREACHABLE, AdminFailure
+from kvstore.common.tokens import Tokens
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.ports.admin_service import AboutMaster, AdminService
 from kvstore.master.ports.control_port import ControlPort, TokenInterceptor
@@ -35,7 +36,9 @@ class RoleOnly:
         metrics = MasterMetrics()
         about = AboutMaster("etcd", time.monotonic(), lambda: self.address, lambda: (True, "standby"))
         control = ControlService(self.roles, metrics, heartbeat_interval_ms=1000)
-        self._port = ControlPort(control, AdminService(self.roles, about), TokenInterceptor(b"", metrics))
+        self._port = ControlPort(
+            control, AdminService(self.roles, about), TokenInterceptor(Tokens(()), metrics)
+        )
 
     async def start(self) -> None:
         await self._port.start("127.0.0.1", 0)
@@ -154,7 +157,7 @@ async def test_what_the_leader_refuses_is_final(leader: MasterServer) -> None:
     await peer.attach()
     known = leader.directory.state.segments.get(peer.segment_id)
     assert known is not None
-    known.drain_pending = True  # as while another change is being stored
+    known.drain_request = 1  # as while another change is being stored
     with pytest.raises(AdminFailure, match="another change of this segment") as failed:
         await drain(peer.segment_id, address_of(leader), timeout_ms=30_000)
     assert failed.value.code == 1

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from kvstore_client import protocol
 from kvstore_client.protocol import Op, Status
-from support import wire
 from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints, until
 from support.waiting import wait_until
 
@@ -148,7 +148,7 @@ async def test_a_disk_that_fails_takes_puts_away_and_no_reads_and_is_used_again_
             assert not any(await peer.exists(ns, new))
             assert peer.map_epoch == epoch
             await asyncio.sleep(0.05)
-        status, text = await peer.call(Op.OPEN_NAMESPACE, wire.OpenNamespaceRequest(b"{}", "x"))
+        status, text = await peer.call(Op.OPEN_NAMESPACE, protocol.OpenNamespaceRequest(b"{}", "x"))
         assert status is Status.UNAVAILABLE and b"File too large" in text
         assert not segment.call.done()
 
@@ -198,7 +198,7 @@ async def test_a_dead_core_task_ends_the_process_with_one_clear_line(tmp_path: P
         ready = await asyncio.to_thread(master.ready)
         peer = await DirectoryPeer.greeted(ready["directory_port"])
         assert (await http_status(ready["http_port"], "/readyz")) == 200
-        peer.send(Op.OPEN_NAMESPACE, wire.OpenNamespaceRequest(b'{"poison":1}', "x").encode())
+        peer.send(Op.OPEN_NAMESPACE, protocol.OpenNamespaceRequest(b'{"poison":1}', "x").encode())
         assert await asyncio.to_thread(master.process.wait, 15) not in (0, -signal.SIGKILL)
         (ended,) = master.events("core_task_ended")
         assert (ended["level"], ended["task"]) == ("critical", "committer")
