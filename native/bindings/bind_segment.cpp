@@ -9,7 +9,7 @@
 
 #include "bindings.hpp"
 #include "released_gil.hpp"
-#include "segment/data_port/data_server.hpp"
+#include "segment/data_port/server.hpp"
 #include "segment/segment_store.hpp"
 
 namespace nb = nanobind;

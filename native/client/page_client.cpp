@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "client/page_client_internal.hpp"
-#include "ucx/ucx_client_session.hpp"
+#include "transports/ucx/client/session.hpp"
 
 namespace kvstore {
 namespace {

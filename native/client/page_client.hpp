@@ -23,9 +23,9 @@
 #include "client/pieces.hpp"
 #include "client/registered_memory.hpp"
 #include "client/segment_peers.hpp"
-#include "client/transports/transport.hpp"
+#include "client/transport.hpp"
 #include "protocol/entry_blocks.hpp"
-#include "protocol/rdma_codec.hpp"
+#include "transports/ucx/core/codec.hpp"
 
 namespace kvstore {
 

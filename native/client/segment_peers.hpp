@@ -12,7 +12,7 @@
 
 #include "client/circuit_breaker.hpp"
 #include "client/segment_map.hpp"
-#include "client/transports/transport.hpp"
+#include "client/transport.hpp"
 
 namespace kvstore {
 

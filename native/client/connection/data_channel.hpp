@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "client/connection/connection_pool.hpp"
-#include "client/transports/transport.hpp"
+#include "client/transport.hpp"
 #include "protocol/data_codec.hpp"
 #include "protocol/entry_blocks.hpp"
 

@@ -10,7 +10,7 @@
 #include "protocol/put_request.hpp"
 #include "segment/data_port/registered_buffers.hpp"
 #include "segment/data_port/remote_memory.hpp"
-#include "segment/data_port/server_socket.hpp"
+#include "segment/data_port/socket.hpp"
 #include "segment/segment_store.hpp"
 
 namespace kvstore {

@@ -25,7 +25,7 @@
 #include "client/segment_map.hpp"
 #include "master/directory_index.hpp"
 #include "protocol/keys.hpp"
-#include "segment/data_port/data_server.hpp"
+#include "segment/data_port/server.hpp"
 #include "segment/segment_store.hpp"
 
 namespace kvstore::testing {

@@ -10,7 +10,7 @@
 #include "check.hpp"
 #include "client/registered_memory.hpp"
 #include "client/shared_buffer.hpp"
-#include "segment/data_port/data_server.hpp"
+#include "segment/data_port/server.hpp"
 #include "segment/data_port_client.hpp"
 
 using namespace kvstore;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "check.hpp"
-#include "segment/data_port/session_holds.hpp"
+#include "segment/data_port/holds.hpp"
 #include "segment/object_fixture.hpp"
 #include "segment/segment_store.hpp"
 

@@ -8,7 +8,7 @@
 
 #include "check.hpp"
 #include "client/connection/client_socket.hpp"
-#include "segment/data_port/server_socket.hpp"
+#include "segment/data_port/socket.hpp"
 
 using namespace kvstore;
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "check.hpp"
-#include "segment/data_port/data_server.hpp"
+#include "segment/data_port/server.hpp"
 #include "segment/data_port_client.hpp"
 
 using namespace kvstore;

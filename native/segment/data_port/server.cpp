@@ -1,0 +1,238 @@
+#include "segment/data_port/server.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+#include <vector>
+
+namespace kvstore {
+namespace {
+
+// Connections of a listener that have not said HELLO yet. The oldest makes room for a newcomer, so that a client, which greets at
+// once, gets in whoever else sits there; and the ones that have greeted are not counted here.
+constexpr size_t kUngreetedMax = 64;
+constexpr size_t kEndingMax = 64;   // that were told to go and are not gone yet; see make_room
+constexpr int kAcceptPauseMs = 50;  // when descriptors or threads run out: others end meanwhile
+
+const DataServerOptions& validated(const DataServerOptions& options) {
+  if (options.connections_max == 0) throw std::invalid_argument("connections_max must be at least 1");
+  if (options.idle_timeout_ms == 0) throw std::invalid_argument("idle_timeout_ms must be at least 1");
+  if (options.token.size() > wire::kTokenBytesMax)
+    throw std::invalid_argument("the token is over " + std::to_string(wire::kTokenBytesMax) + " bytes");
+  return options;
+}
+
+std::unique_ptr<UcxPool> open_rdma(const DataServerOptions& options, const SegmentStore& store,
+                                   std::string* refusal) {
+  if (options.rdma == RdmaMode::kOff) return nullptr;
+  try {
+    return std::make_unique<UcxPool>(options.rdma_library, store);
+  } catch (const UcxError& e) {
+    if (options.rdma == RdmaMode::kRequired) throw;
+    *refusal = e.what();
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+DataServer::DataServer(std::shared_ptr<SegmentStore> store, const DataServerOptions& options)
+    : store_(std::move(store)),
+      options_(validated(options)),
+      rdma_(open_rdma(options, *store_, &rdma_refusal_)),
+      context_{*store_,
+               options.token,
+               std::chrono::milliseconds(options.idle_timeout_ms),
+               rdma_.get(),
+               options.rdma_sessions_max,
+               options.connections_max,
+               {},
+               options.large_body_bytes_max},
+      tcp_(std::make_unique<ServerListener>(ServerListener::tcp(options.tcp_host, options.tcp_port))),
+      tcp_port_(tcp_->port()) {
+  if (!options_.unix_path.empty())
+    unix_ = std::make_unique<ServerListener>(ServerListener::unix_socket(options_.unix_path));
+  wake_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_fd_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd of the data server");
+  try {
+    acceptor_ = std::thread([this] { accept_loop(); });
+  } catch (...) {
+    ::close(wake_fd_);
+    throw;
+  }
+}
+
+DataServer::~DataServer() {
+  stop();
+  ::close(wake_fd_);
+}
+
+void DataServer::wake_acceptor() {
+  const uint64_t one = 1;
+  // Can only fail when the counter is full, and then the acceptor is awake anyway.
+  [[maybe_unused]] const ssize_t written = ::write(wake_fd_, &one, sizeof(one));
+}
+
+void DataServer::remake_unix_socket() {
+  const std::lock_guard stopping(stop_mutex_);
+  if (options_.unix_path.empty() || context_.stopping.load() || !owner_.is_here()) return;
+  auto made = std::make_unique<ServerListener>(ServerListener::unix_socket(options_.unix_path));
+  {
+    const std::lock_guard lock(mutex_);
+    new_unix_ = std::move(made);
+  }
+  context_.counters.unix_sockets_remade.fetch_add(1, std::memory_order_relaxed);
+  wake_acceptor();
+}
+
+void DataServer::stop() {
+  if (!owner_.is_here())
+    return;  // the sockets and their path are the parent's, and its threads are not here to be joined
+  const std::lock_guard stopping(stop_mutex_);
+  context_.stopping.store(true);
+  wake_acceptor();
+  if (acceptor_.joinable()) acceptor_.join();  // from here on no connection is added
+  tcp_.reset();
+  unix_.reset();
+  std::list<std::unique_ptr<Connection>> connections;
+  {
+    const std::lock_guard lock(mutex_);
+    connections.swap(connections_);
+    new_unix_.reset();
+  }
+  for (const auto& connection : connections) connection->session.shutdown();
+  store_->interrupt();
+  for (const auto& connection : connections) connection->thread.join();
+}
+
+std::map<std::string, uint64_t> DataServer::stats() {
+  const DataServerCounters& c = context_.counters;
+  std::map<std::string, uint64_t> out{{"connections_total", c.connections_total.load()},
+                                      {"requests", c.requests.load()},
+                                      {"bad_requests", c.bad_requests.load()},
+                                      {"refused_connections", c.refused_connections.load()},
+                                      {"unauthorized", c.unauthorized.load()},
+                                      {"internal_errors", c.internal_errors.load()},
+                                      {"unix_sockets_remade", c.unix_sockets_remade.load()},
+                                      {"ungreeted_dropped", c.ungreeted_dropped.load()},
+                                      {"rdma_active", rdma_ == nullptr ? 0 : 1},
+                                      {"rdma_sessions", rdma_ == nullptr ? 0 : rdma_->sessions.load()},
+                                      {"rdma_sessions_total", c.rdma_sessions_total.load()},
+                                      {"rdma_pulled_bytes", c.rdma_pulled_bytes.load()},
+                                      {"rdma_failures", c.rdma_failures.load()}};
+  out["connections"] = context_.greeted.load();
+  out["large_body_bytes"] = context_.large_body_bytes.load();
+  const std::lock_guard lock(mutex_);
+  out["ungreeted_connections"] =
+      static_cast<uint64_t>(std::count_if(connections_.begin(), connections_.end(), [](const auto& c2) {
+        return !c2->ended && !c2->session.is_greeted();
+      }));
+  return out;
+}
+
+void DataServer::accept_loop() noexcept {
+  while (!context_.stopping.load()) {
+    pollfd items[3] = {{wake_fd_, POLLIN, 0}, {tcp_->fd(), POLLIN, 0}, {unix_ ? unix_->fd() : -1, POLLIN, 0}};
+    if (::poll(items, 3, -1) < 0) continue;
+    try {
+      if (items[0].revents != 0) {
+        uint64_t count;
+        [[maybe_unused]] const ssize_t n = ::read(wake_fd_, &count, sizeof(count));
+      }
+      reap_ended();
+      if (context_.stopping.load()) return;
+      if (items[1].revents != 0) accept_from(*tcp_);
+      if (items[2].revents != 0) accept_from(*unix_);
+      {
+        const std::lock_guard lock(mutex_);
+        if (new_unix_ != nullptr) unix_ = std::move(new_unix_);
+      }
+    } catch (const std::exception&) {
+      context_.counters.internal_errors.fetch_add(1, std::memory_order_relaxed);
+      ::poll(items, 1, kAcceptPauseMs);
+    }
+  }
+}
+
+void DataServer::accept_from(const ServerListener& listener) {
+  const int fd = listener.accept();
+  if (fd < 0) {
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      context_.counters.refused_connections.fetch_add(1, std::memory_order_relaxed);
+      pollfd wake{wake_fd_, POLLIN, 0};
+      ::poll(&wake, 1, kAcceptPauseMs);
+    }
+    return;  // else the peer has given up already
+  }
+  if (listener.is_unix() && !ServerListener::is_trusted_peer(fd)) {
+    context_.counters.refused_connections.fetch_add(1, std::memory_order_relaxed);
+    ::close(fd);
+    return;
+  }
+  start_session(fd, listener.is_unix());
+}
+
+bool DataServer::make_room(bool is_unix) {
+  size_t ungreeted = 0, ending = 0;
+  Connection* oldest = nullptr;
+  for (const auto& connection : connections_) {
+    if (connection->ended || connection->dropped) {
+      ++ending;
+    } else if (connection->session.is_unix() == is_unix && !connection->session.is_greeted()) {
+      if (oldest == nullptr) oldest = connection.get();
+      ++ungreeted;
+    }
+  }
+  if (ungreeted < kUngreetedMax) return true;
+  context_.counters.ungreeted_dropped.fetch_add(1, std::memory_order_relaxed);
+  if (ending >= kEndingMax) return false;
+  oldest->dropped = true;
+  oldest->session.shutdown();
+  return true;
+}
+
+void DataServer::start_session(int fd, bool is_unix) {
+  const std::lock_guard lock(mutex_);
+  if (!make_room(is_unix)) {
+    ::close(fd);
+    return;
+  }
+  context_.counters.connections_total.fetch_add(1, std::memory_order_relaxed);
+  connections_.push_back(std::make_unique<Connection>(context_, fd, is_unix));
+  Connection& connection = *connections_.back();
+  try {
+    connection.thread = std::thread([this, &connection] {
+      connection.session.run();
+      connection.session.shutdown();
+      {
+        const std::lock_guard ending(mutex_);
+        connection.ended = true;
+      }
+      wake_acceptor();
+    });
+  } catch (...) {  // no thread to be had; the connection closes with its object
+    connections_.pop_back();
+    throw;
+  }
+}
+
+void DataServer::reap_ended() {
+  std::list<std::unique_ptr<Connection>> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto it = connections_.begin(); it != connections_.end();) {
+      const auto next = std::next(it);
+      if ((*it)->ended) ended.splice(ended.end(), connections_, it);
+      it = next;
+    }
+  }
+  for (const auto& connection : ended) connection->thread.join();
+}
+
+}  // namespace kvstore

@@ -1,0 +1,88 @@
+// Serves the data port of a segment store on TCP and, for peers on the same host, a unix socket: one
+// acceptor, one thread a connection. Public methods are thread-safe; no exception leaves a thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "base/process_owner.hpp"
+#include "segment/data_port/listener.hpp"
+#include "segment/data_port/session.hpp"
+#include "segment/segment_store.hpp"
+
+namespace kvstore {
+
+struct DataServerOptions {
+  std::string tcp_host;
+  uint16_t tcp_port = 0;  // 0: any free one
+  std::string unix_path;  // empty: none
+  std::string token;      // empty: peers need an empty one
+  uint32_t connections_max = 1024;
+  uint32_t idle_timeout_ms = 600000;
+  // What the large request bodies (over 64 KiB: some 1,500 keys) of all connections may take at a time.
+  uint64_t large_body_bytes_max = 256u << 20;
+  RdmaMode rdma = RdmaMode::kOff;
+  std::string rdma_library;  // empty: the system's
+  uint32_t rdma_sessions_max = 256;
+};
+
+class DataServer {
+ public:
+  // Binds and starts. Throws std::system_error naming the address, std::invalid_argument, or UcxError when RDMA is required and
+  // can't be had.
+  DataServer(std::shared_ptr<SegmentStore> store, const DataServerOptions& options);
+  ~DataServer();
+  DataServer(const DataServer&) = delete;
+  DataServer& operator=(const DataServer&) = delete;
+
+  uint16_t tcp_port() const { return tcp_port_; }  // also after stop()
+  std::map<std::string, uint64_t> stats();
+  // Why RDMA is not offered although it is wanted; empty otherwise.
+  const std::string& rdma_refusal() const { return rdma_refusal_; }
+  // Listens on the unix path anew, after somebody has removed the socket file: clients that come from now on find it, connections
+  // stay. Throws std::system_error; nothing without a path, or once stopped.
+  void remake_unix_socket();
+  // Closes every connection and joins every thread. Idempotent; nothing in a forked child, whose copy must not be destroyed either.
+  void stop();
+
+ private:
+  const ProcessOwner owner_;
+  struct Connection {
+    Connection(SessionContext& context, int fd, bool is_unix) : session(context, fd, is_unix) {}
+    ServerSession session;
+    std::thread thread;
+    bool ended = false;    // guarded by mutex_
+    bool dropped = false;  // guarded by mutex_; told to end for a newer one
+  };
+
+  void accept_loop() noexcept;
+  void accept_from(const ServerListener& listener);
+  void start_session(int fd, bool is_unix);
+  bool make_room(bool is_unix);  // mutex_ held; false: the newcomer has to go
+  void reap_ended();
+  void wake_acceptor();
+
+  std::shared_ptr<SegmentStore> store_;
+  const DataServerOptions options_;
+  std::string rdma_refusal_;
+  std::unique_ptr<UcxPool> rdma_;  // null: not offered
+  SessionContext context_;
+  std::unique_ptr<ServerListener> tcp_;   // both are touched by the acceptor alone while it runs
+  std::unique_ptr<ServerListener> unix_;  // null: none
+  uint16_t tcp_port_;
+  int wake_fd_;
+  std::thread acceptor_;
+
+  std::mutex stop_mutex_;  // one stop at a time
+  std::mutex mutex_;       // guards what follows
+  std::list<std::unique_ptr<Connection>> connections_;
+  std::unique_ptr<ServerListener> new_unix_;  // for the acceptor to take
+};
+
+}  // namespace kvstore

@@ -1,0 +1,465 @@
+#include "segment/data_port/session.hpp"
+
+#include <algorithm>
+
+namespace kvstore {
+namespace {
+
+using wire::Op;
+using wire::Status;
+using wire::WireError;
+
+constexpr auto kHelloTimeout = std::chrono::seconds(5);
+constexpr size_t kBodyKeptBytes =
+    64u << 10;  // a larger body buffer grows with what arrives, and is not kept between requests
+constexpr uint32_t kTimeoutMsMax = 60000;
+
+// Takes as long whatever the bytes are, so that a token can't be guessed byte by byte.
+bool equal_in_constant_time(std::string_view a, std::string_view b) {
+  unsigned difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < a.size(); ++i)
+    difference |= static_cast<uint8_t>(a[i]) ^ static_cast<uint8_t>(b.empty() ? 0 : b[i % b.size()]);
+  return difference == 0;
+}
+
+wire::Writer reply_body(Status status, std::string_view text = {}, size_t reserve = 0) {
+  wire::Writer reply(wire::kReplyPrefixBytes + text.size() + reserve);
+  reply.reply_prefix(status, text, 0);
+  return reply;
+}
+
+// Gives held reads back however the scope is left.
+struct HeldReads {
+  SegmentStore& store;
+  std::vector<ReadEntry> entries;
+  ~HeldReads() { store.release_reads(entries); }
+};
+
+}  // namespace
+
+ServerSession::ServerSession(SessionContext& context, int fd, bool is_unix)
+    : context_(context), store_(context.store), socket_(fd, is_unix), holds_(context.store) {}
+
+void ServerSession::run() noexcept {
+  try {
+    if (hello())
+      while (serve_one()) {
+      }
+  } catch (const ConnectionEnded&) {  // the ordinary end
+  } catch (const std::exception&) {
+    context_.counters.internal_errors.fetch_add(1, std::memory_order_relaxed);
+  }
+  rdma_.reset();
+  forget_large_body();
+  if (is_greeted()) context_.greeted.fetch_sub(1);
+}
+
+bool ServerSession::read_request() {
+  uint8_t header[wire::kHeaderBytes];
+  socket_.read(header, sizeof(header), transfer_deadline(sizeof(header)));
+  if (!decode_request_header(header)) return false;
+  payload_taken_ = request_.payload_bytes == 0;
+  if (read_body()) return true;
+  reply_error(Status::kUnavailable, "the request bodies of all connections are over " +
+                                        std::to_string(context_.large_body_bytes_max) +
+                                        " bytes at this moment: send it again, or in smaller batches");
+  socket_.linger();
+  return false;
+}
+
+bool ServerSession::read_body() {
+  const auto deadline = transfer_deadline(request_.body_bytes);
+  for (size_t have = 0; have < request_.body_bytes;) {
+    // Twice what has come, so that nobody gets memory for an announcement alone.
+    const size_t size = std::min<size_t>(request_.body_bytes, std::max(kBodyKeptBytes, 2 * have));
+    if (size > kBodyKeptBytes) {
+      const uint64_t more = size - large_body_bytes_;
+      if (context_.large_body_bytes.fetch_add(more) + more > context_.large_body_bytes_max) {
+        context_.large_body_bytes.fetch_sub(more);
+        return false;
+      }
+      large_body_bytes_ = size;
+      body_.reserve(size);  // exactly
+    }
+    body_.resize(size);
+    socket_.read(body_.data() + have, size - have, deadline);
+    have = size;
+  }
+  body_.resize(request_.body_bytes);
+  return true;
+}
+
+void ServerSession::forget_large_body() noexcept {
+  if (large_body_bytes_ == 0) return;
+  std::vector<uint8_t>().swap(body_);
+  context_.large_body_bytes.fetch_sub(large_body_bytes_);
+  large_body_bytes_ = 0;
+}
+
+bool ServerSession::decode_request_header(const uint8_t* header) {
+  try {
+    request_ = wire::decode_header(header);
+    if (request_.version < wire::kVersionMin || request_.version > wire::kVersionMax || request_.is_reply())
+      throw WireError(Status::kBadRequest, "frame of another version, or a reply");
+  } catch (const WireError&) {
+    context_.counters.bad_requests.fetch_add(1, std::memory_order_relaxed);
+    return false;  // no telling what follows, so there is nothing to answer to
+  }
+  return true;
+}
+
+bool ServerSession::hello() {
+  const auto deadline = Clock::now() + kHelloTimeout;
+  const auto read = [&](void* to, size_t size) {
+    try {
+      socket_.read_in_time(to, size, deadline);
+    } catch (const ConnectionEnded&) {
+      if (Clock::now() >= deadline)
+        context_.counters.ungreeted_dropped.fetch_add(1, std::memory_order_relaxed);
+      throw;
+    }
+  };
+  uint8_t header[wire::kHeaderBytes];
+  read(header, sizeof(header));
+  if (!decode_request_header(header)) return false;
+  const auto refuse = [this](Status status, const std::string& text) {
+    reply_error(status, text);
+    socket_.linger();
+    return false;
+  };
+  try {
+    if (static_cast<Op>(request_.op) != Op::kHello || request_.payload_bytes != 0)
+      throw WireError(Status::kBadRequest, "the first frame of a connection is HELLO");
+    if (request_.body_bytes > wire::kHelloBodyBytesMax)
+      throw WireError(Status::kTooLarge,
+                      "a HELLO of over " + std::to_string(wire::kHelloBodyBytesMax) + " bytes");
+    body_.resize(request_.body_bytes);
+    read(body_.data(), body_.size());
+    wire::Reader body(body_.data(), body_.size());
+    const uint8_t version_min = body.u8("min_version"), version_max = body.u8("max_version");
+    body.u8("role");
+    body.u8("reserved");
+    const uint16_t token_bytes = body.u16("token_bytes"), name_bytes = body.u16("name_bytes");
+    PoolId expected_peer;
+    std::memcpy(expected_peer.data(), body.bytes(expected_peer.size(), "expected_peer"),
+                expected_peer.size());
+    if (token_bytes > wire::kTokenBytesMax)
+      throw WireError(Status::kTooLarge, "token over " + std::to_string(wire::kTokenBytesMax) + " bytes");
+    if (name_bytes > wire::kNameBytesMax)
+      throw WireError(Status::kTooLarge, "name over " + std::to_string(wire::kNameBytesMax) + " bytes");
+    const std::string_view token = body.text(token_bytes, "token");
+    body.text(name_bytes, "name");
+    if (version_min > wire::kVersionMax || version_max < wire::kVersionMin)
+      return refuse(Status::kUnsupportedVersion, "versions " + std::to_string(wire::kVersionMin) + " to " +
+                                                     std::to_string(wire::kVersionMax) + " are spoken here");
+    if (!equal_in_constant_time(token, context_.token)) {
+      context_.counters.unauthorized.fetch_add(1, std::memory_order_relaxed);
+      return refuse(Status::kUnauthorized, "wrong token");
+    }
+    if (expected_peer != PoolId{} && expected_peer != store_.options().pool_id)
+      return refuse(Status::kWrongPeer, "this is another pool");
+    if (context_.greeted.fetch_add(1) >= context_.connections_max) {
+      context_.greeted.fetch_sub(1);
+      context_.counters.refused_connections.fetch_add(1, std::memory_order_relaxed);
+      return refuse(Status::kUnavailable, "too many connections: raise connections_max");
+    }
+    greeted_.store(true, std::memory_order_relaxed);
+  } catch (const WireError& e) {
+    context_.counters.bad_requests.fetch_add(1, std::memory_order_relaxed);
+    return refuse(e.status, e.what());
+  }
+  wire::Writer reply = reply_body(Status::kOk);
+  reply.u8(wire::kVersionMax)
+      .zeros(3)
+      .u32(wire::kKeysMax)
+      .u32(wire::kBodyBytesMax)
+      .u64(wire::kPayloadBytesMax);
+  const uint32_t features =
+      socket_.is_unix() ? wire::kFeatureUnix : (context_.rdma != nullptr ? wire::kFeatureRdma : 0);
+  reply.raw(store_.options().pool_id.data(), 16).u32(features);
+  send_reply(reply);
+  return true;
+}
+
+bool ServerSession::serve_one() {
+  forget_large_body();
+  const auto idle_deadline = Clock::now() + context_.idle_timeout;
+  SocketCompanion* companion = rdma_ == nullptr ? nullptr : &rdma_->companion();
+  while (!socket_.wait_readable(std::min(idle_deadline, holds_.next_deadline()), companion)) {
+    holds_.expire(Clock::now());
+    if (Clock::now() >= idle_deadline) return false;
+  }
+  holds_.expire(Clock::now());
+  if (context_.stopping.load() || !read_request()) return false;
+  context_.counters.requests.fetch_add(1, std::memory_order_relaxed);
+  Status refusal = Status::kInternal;
+  std::string text;
+  try {
+    wire::Reader body(body_.data(), body_.size());
+    if (request_.payload_bytes != 0 && static_cast<Op>(request_.op) != Op::kPut)
+      throw WireError(Status::kBadRequest, "only PUT carries a payload");
+    dispatch(body);
+    return true;
+  } catch (const ConnectionEnded&) {
+    throw;
+  } catch (const WireError& e) {
+    context_.counters.bad_requests.fetch_add(1, std::memory_order_relaxed);
+    refusal = e.status;
+    text = e.what();
+  } catch (const std::exception& e) {
+    context_.counters.internal_errors.fetch_add(1, std::memory_order_relaxed);
+    text = e.what();
+    payload_taken_ = false;  // no telling how far it got
+  }
+  reply_error(refusal, text);
+  if (payload_taken_) return true;
+  socket_.linger();
+  return false;
+}
+
+void ServerSession::dispatch(wire::Reader& body) {
+  switch (static_cast<Op>(request_.op)) {
+    case Op::kPin:
+      return on_pin(body);
+    case Op::kLocate:
+      return on_locate(body);
+    case Op::kGet:
+      return on_get(body);
+    case Op::kPut:
+      return on_put(body);
+    case Op::kUnpin:
+      return holds_.drop(body.u32("locate_id"));
+    case Op::kRemove:
+      return on_remove(body);
+    case Op::kAttach:
+      return on_attach();
+    case Op::kRegister:
+      return on_register(body);
+    case Op::kUnregister:
+      return on_unregister(body);
+    case Op::kPull:
+      return on_pull(body);
+    case Op::kSuspect:
+      return on_suspect(body);
+    case Op::kRdmaConnect:
+      return on_rdma_connect(body);
+    case Op::kRdmaRegister:
+      return on_rdma_register(body);
+    default:
+      throw WireError(Status::kBadRequest,
+                      "op " + std::to_string(request_.op) + " is not one of the data port");
+  }
+}
+
+void ServerSession::on_pin(wire::Reader& body) {
+  const uint32_t pin_ms = body.u32("pin_ms");
+  body.u32("reserved");
+  reply_statuses(Status::kOk, store_.pin(read_key_block(body), pin_ms));
+}
+
+void ServerSession::on_locate(wire::Reader& body) {
+  const uint32_t hold_ms = std::min(body.u32("hold_ms"), kTimeoutMsMax);
+  body.u32("reserved");
+  HeldReads reads{store_, store_.acquire_reads(read_key_block(body), nullptr)};
+  wire::Writer reply = reply_body(Status::kOk, {}, 8 + reads.entries.size() * 32);
+  reply.u32(static_cast<uint32_t>(reads.entries.size())).u32(0);
+  for (const ReadEntry& read : reads.entries)
+    reply.u64(read.offset)
+        .u64(read.generation)
+        .u32(read.length)
+        .u32(read.digest)
+        .u32(read.slot)
+        .u8(static_cast<uint8_t>(read.status))
+        .u8(read.digest_alg)
+        .u16(0);
+  holds_.add(request_.request_id, reads.entries, Clock::now() + std::chrono::milliseconds(hold_ms));
+  send_reply(reply);
+}
+
+void ServerSession::on_get(wire::Reader& body) {
+  body.u64("reserved");
+  const KeyBlock block = read_key_block(body);
+  const uint8_t* expected = body.bytes(size_t{block.entry_count()} * 4, "expected_length");
+  const HeldReads reads{store_, store_.acquire_reads(block, expected)};
+  wire::Writer reply = reply_body(Status::kOk, {}, 8 + reads.entries.size() * 16);
+  reply.u32(block.entry_count()).u32(0);
+  std::vector<iovec> payload;
+  uint64_t payload_bytes = 0;
+  for (const ReadEntry& read : reads.entries) {
+    reply.u8(static_cast<uint8_t>(read.status))
+        .u8(read.digest_alg)
+        .u16(0)
+        .u32(read.length)
+        .u32(read.digest)
+        .u32(0);
+    if (read.status != Status::kOk) continue;
+    payload.push_back({const_cast<uint8_t*>(read.data), read.length});
+    payload_bytes += read.length;
+  }
+  if (payload_bytes > wire::kPayloadBytesMax)
+    throw WireError(Status::kTooLarge, "objects of " + std::to_string(payload_bytes) +
+                                           " bytes in all are over the payload cap of " +
+                                           std::to_string(wire::kPayloadBytesMax) + ": cut the batch");
+  send_reply(reply, payload, payload_bytes);
+}
+
+bool ServerSession::committed(bool wanted, uint64_t seq, uint32_t timeout_ms) {
+  durable_seq_ = std::max(durable_seq_, seq);
+  if (!wanted) return true;
+  const auto deadline = Clock::now() + std::chrono::milliseconds(std::min(timeout_ms, kTimeoutMsMax));
+  if (store_.journal().wait_acked(durable_seq_, deadline, context_.stopping)) return true;
+  store_.count_not_committed();
+  return false;
+}
+
+void ServerSession::on_put(wire::Reader& body) {
+  const PutRequest put = read_put_request(body);
+  const uint64_t announced = put.total_bytes + uint64_t{put.entry_count()} * 4;
+  if (request_.payload_bytes != announced)
+    throw WireError(Status::kBadRequest, "payload of " + std::to_string(request_.payload_bytes) +
+                                             " bytes, but lengths and digests make " +
+                                             std::to_string(announced));
+  PutTransfer transfer(store_, put, context_.stopping);
+  transfer.receive(socket_);
+  payload_taken_ = true;
+  const uint64_t seq = transfer.seal();
+  const bool durable = committed(put.ack_committed, seq, put.commit_timeout_ms);
+  reply_statuses(durable ? Status::kOk : Status::kNotCommitted, transfer.statuses());
+}
+
+void ServerSession::pull_by_rdma(PutTransfer& transfer, const PutRequest& put, const PullPieces& pieces) {
+  try {
+    transfer.pull(*rdma_, pieces);
+  } catch (const ConnectionEnded&) {
+    // A writer that has gone is no failure of RDMA's.
+    if (!socket_.peer_has_closed()) context_.counters.rdma_failures.fetch_add(1, std::memory_order_relaxed);
+    throw;
+  }
+  context_.counters.rdma_pulled_bytes.fetch_add(put.total_bytes, std::memory_order_relaxed);
+}
+
+void ServerSession::on_pull(wire::Reader& body) {
+  const bool by_rdma = !socket_.is_unix();
+  if (by_rdma) require_rdma();
+  const PutRequest put = read_put_request(body);
+  const PullPieces pieces = read_pull_pieces(body, put, by_rdma);
+  PutTransfer transfer(store_, put, context_.stopping);
+  if (by_rdma)
+    pull_by_rdma(transfer, put, pieces);
+  else
+    transfer.pull(buffers_, pieces);
+  // A writer whose deadline has passed closes its connection before it lets anybody touch its memory again. While
+  // it is open after the last byte was copied, the copy is of what the writer meant; otherwise nobody knows.
+  if (socket_.peer_has_closed())
+    throw ConnectionEnded("the writer gave up while its memory was being copied");
+  const uint64_t seq = transfer.seal();
+  const bool durable = committed(put.ack_committed, seq, put.commit_timeout_ms);
+  reply_statuses(durable ? Status::kOk : Status::kNotCommitted, transfer.statuses());
+}
+
+void ServerSession::on_remove(wire::Reader& body) {
+  const bool ack = body.u8("ack") != 0;
+  body.bytes(3, "reserved");
+  const uint32_t commit_timeout_ms = body.u32("commit_timeout_ms");
+  const auto [statuses, seq] = store_.remove(read_key_block(body));
+  const bool durable = committed(ack, seq, commit_timeout_ms);
+  reply_statuses(durable ? Status::kOk : Status::kNotCommitted, statuses);
+}
+
+void ServerSession::on_suspect(wire::Reader& body) {
+  reply_statuses(Status::kOk, store_.verify(read_key_block(body)));
+}
+
+void ServerSession::require_unix() const {
+  if (!socket_.is_unix()) throw WireError(Status::kBadRequest, "this op needs the unix socket");
+}
+
+UcxSegmentSession& ServerSession::require_rdma() const {
+  if (rdma_ == nullptr)
+    throw WireError(Status::kBadRequest, "this op needs the unix socket, or RDMA_CONNECT before it");
+  return *rdma_;
+}
+
+void ServerSession::on_rdma_connect(wire::Reader& body) {
+  if (context_.rdma == nullptr || socket_.is_unix())
+    throw WireError(Status::kBadRequest, "this connection offers no RDMA");
+  if (rdma_ != nullptr) throw WireError(Status::kBadRequest, "RDMA is connected already");
+  const std::vector<uint8_t> address = rdma_codec::read_connect(body);
+  if (context_.rdma->sessions.load(std::memory_order_relaxed) >= context_.rdma_sessions_max)
+    throw WireError(Status::kUnavailable, "over " + std::to_string(context_.rdma_sessions_max) +
+                                              " RDMA connections: raise rdma_sessions_max");
+  try {
+    rdma_ = std::make_unique<UcxSegmentSession>(*context_.rdma, address, socket_.fd());
+  } catch (const UcxError& e) {
+    context_.counters.rdma_failures.fetch_add(1, std::memory_order_relaxed);
+    throw WireError(Status::kUnavailable, e.what());
+  }
+  context_.counters.rdma_sessions_total.fetch_add(1, std::memory_order_relaxed);
+  wire::Writer reply = reply_body(Status::kOk);
+  rdma_codec::write_connect_reply(reply, rdma_->describe());
+  send_reply(reply);
+}
+
+void ServerSession::on_rdma_register(wire::Reader& body) {
+  const uint32_t id = require_rdma().add(rdma_codec::read_register(body));
+  wire::Writer reply = reply_body(Status::kOk);
+  reply.u32(id).u32(0);
+  send_reply(reply);
+}
+
+void ServerSession::on_unregister(wire::Reader& body) {
+  const uint32_t id = body.u32("buffer_id");
+  if (socket_.is_unix())
+    buffers_.remove(id);
+  else
+    require_rdma().remove(id);
+  send_reply(reply_body(Status::kOk));
+}
+
+void ServerSession::on_attach() {
+  require_unix();
+  wire::Writer reply = reply_body(Status::kOk);
+  reply.u64(store_.pool().map_bytes()).u64(0).u32(store_.slot_count()).u32(sizeof(SlotHeader));
+  reply.raw(store_.options().pool_id.data(), 16);
+  send_reply(reply, {}, 0, store_.pool().read_only_fd());
+}
+
+void ServerSession::on_register(wire::Reader& body) {
+  require_unix();
+  const int fd = socket_.take_descriptor();  // before anything else can throw: it belongs to this request
+  const RegisteredBuffers::Registered made = buffers_.add(fd, body.left() >= 8 ? body.u64("bytes") : 0);
+  wire::Writer reply = reply_body(Status::kOk);
+  reply.u32(made.id).u32(static_cast<uint32_t>(made.mode));
+  send_reply(reply);
+}
+
+void ServerSession::reply_statuses(Status status, const SegmentStore::Statuses& statuses) {
+  wire::Writer reply = reply_body(
+      status, status == Status::kOk ? "" : "the directory did not confirm in time", 8 + statuses.size());
+  reply.u32(static_cast<uint32_t>(statuses.size())).u32(0).raw(statuses.data(), statuses.size());
+  send_reply(reply);
+}
+
+void ServerSession::reply_error(Status status, std::string_view text) {
+  send_reply(reply_body(status, text));
+}
+
+void ServerSession::send_reply(const wire::Writer& reply, const std::vector<iovec>& payload,
+                               uint64_t payload_bytes, int pass_fd) {
+  wire::Header header;
+  header.op = request_.op;
+  header.flags = wire::kFlagReply;
+  header.request_id = request_.request_id;
+  header.body_bytes = static_cast<uint32_t>(reply.size());
+  header.payload_bytes = payload_bytes;
+  uint8_t encoded[wire::kHeaderBytes];
+  wire::encode_header(header, encoded);
+  std::vector<iovec> vectors;
+  vectors.reserve(2 + payload.size());
+  vectors.push_back({encoded, sizeof(encoded)});
+  vectors.push_back({const_cast<uint8_t*>(reply.data()), reply.size()});
+  vectors.insert(vectors.end(), payload.begin(), payload.end());
+  socket_.write(vectors, transfer_deadline(reply.size() + payload_bytes), pass_fd);
+}
+
+}  // namespace kvstore

@@ -1,0 +1,106 @@
+// One connection of the data port, from HELLO to its end (docs/protocol.md sections 4 and 6). Its thread runs
+// run(); anyone may call shutdown(). What the session holds in the store (slots being written, reads) is
+// given back when run() returns.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/put_request.hpp"
+#include "protocol/wire.hpp"
+#include "segment/data_port/holds.hpp"
+#include "segment/data_port/put_transfer.hpp"
+#include "segment/data_port/registered_buffers.hpp"
+#include "segment/data_port/socket.hpp"
+#include "segment/segment_store.hpp"
+#include "transports/ucx/segment/session.hpp"
+
+namespace kvstore {
+
+struct DataServerCounters {
+  std::atomic<uint64_t> connections_total{0}, requests{0}, bad_requests{0}, refused_connections{0},
+      unauthorized{0}, internal_errors{0}, ungreeted_dropped{0}, unix_sockets_remade{0},
+      rdma_sessions_total{0}, rdma_pulled_bytes{0}, rdma_failures{0};
+};
+
+// What all sessions of a server share; outlives them.
+struct SessionContext {
+  SegmentStore& store;
+  std::string token;
+  std::chrono::milliseconds idle_timeout;
+  UcxPool* rdma = nullptr;  // null: not offered
+  uint32_t rdma_sessions_max = 0;
+  uint32_t connections_max = 0;               // that have said HELLO
+  std::atomic<uint32_t> greeted{0};           // now
+  uint64_t large_body_bytes_max = 0;          // see DataServerOptions
+  std::atomic<uint64_t> large_body_bytes{0};  // now
+  std::atomic<bool> stopping{false};
+  DataServerCounters counters;
+};
+
+class ServerSession {
+ public:
+  // Owns `fd`.
+  ServerSession(SessionContext& context, int fd, bool is_unix);
+
+  void run() noexcept;
+  void shutdown() { socket_.shutdown(); }
+  bool is_unix() const { return socket_.is_unix(); }
+  // The peer has said HELLO, with the right token. From any thread.
+  bool is_greeted() const { return greeted_.load(std::memory_order_relaxed); }
+
+ private:
+  using Clock = SegmentStore::Clock;
+
+  bool hello();
+  // False: the connection has to end.
+  bool serve_one();
+  bool read_request();
+  bool decode_request_header(const uint8_t* header);
+  // False: over the cap of all sessions.
+  bool read_body();
+  void forget_large_body() noexcept;
+  void dispatch(wire::Reader& body);
+
+  void on_pin(wire::Reader& body);
+  void on_locate(wire::Reader& body);
+  void on_get(wire::Reader& body);
+  void on_put(wire::Reader& body);
+  void on_remove(wire::Reader& body);
+  void on_attach();
+  void on_register(wire::Reader& body);
+  void on_pull(wire::Reader& body);
+  void pull_by_rdma(PutTransfer& transfer, const PutRequest& put, const PullPieces& pieces);
+  void on_suspect(wire::Reader& body);
+  void on_rdma_connect(wire::Reader& body);
+  void on_rdma_register(wire::Reader& body);
+  void on_unregister(wire::Reader& body);
+  bool committed(bool wanted, uint64_t seq, uint32_t timeout_ms);
+  void require_unix() const;
+  UcxSegmentSession& require_rdma() const;
+
+  void reply_statuses(wire::Status status, const SegmentStore::Statuses& statuses);
+  void reply_error(wire::Status status, std::string_view text);
+  // `reply` is a whole body; `payload` follows it.
+  void send_reply(const wire::Writer& reply, const std::vector<iovec>& payload = {},
+                  uint64_t payload_bytes = 0, int pass_fd = -1);
+
+  SessionContext& context_;
+  SegmentStore& store_;
+  ServerSocket socket_;
+  std::atomic<bool> greeted_{false};
+  SessionHolds holds_;
+  RegisteredBuffers buffers_;
+  std::unique_ptr<UcxSegmentSession> rdma_;  // null until the client asks for it
+  wire::Header request_;
+  std::vector<uint8_t> body_;
+  uint64_t large_body_bytes_ = 0;  // this session's share of context_.large_body_bytes
+  bool payload_taken_ = false;     // the payload of the current request is off the socket
+  uint64_t durable_seq_ = 0;       // journal number of the newest object this connection put
+};
+
+}  // namespace kvstore

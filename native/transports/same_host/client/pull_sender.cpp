@@ -1,0 +1,125 @@
+#include "transports/same_host/client/pull_sender.hpp"
+
+#include <algorithm>
+
+namespace kvstore {
+namespace {
+
+using wire::Op;
+using wire::Status;
+
+bool still_registered(uint64_t id, const TransportContext& context) {
+  return context.registered.current(id) || RegisteredMemory::shared_buffers().current(id);
+}
+
+}  // namespace
+
+PullSender::PullSender(const TransportBatch& batch, std::shared_ptr<const RegisteredRange> range,
+                       TransportContext& context)
+    : batch_(batch),
+      range_(std::move(range)),
+      context_(context),
+      socket_sender_(batch, context.counters, Counter::kSameHostBytesPut) {}
+
+std::shared_ptr<const RegisteredRange> PullSender::range_of(const TransportBatch& batch,
+                                                            const TransportContext& context) {
+  const auto address = reinterpret_cast<uint64_t>(batch.memory->piece(batch.entries.front(), 0).iov_base);
+  auto range = context.registered.find(address);
+  if (range == nullptr) range = RegisteredMemory::shared_buffers().find(address);
+  return range != nullptr && range->fd >= 0 ? range : nullptr;
+}
+
+size_t PullSender::run_entries_max(const TransportBatch& batch) {
+  size_t pieces = 1;
+  for (uint32_t shard = 0; shard < batch.keys->shard_count; ++shard)
+    pieces = std::max(pieces, batch.memory->piece_count(shard));
+  return std::clamp<size_t>(kPullRunPieces / pieces, 1, kRunEntriesMax);
+}
+
+NetStatus unregister_stale(FrameConnection& connection, const TransportContext& context,
+                           const Deadline& deadline) {
+  auto& known = connection.registrations();
+  for (size_t i = 0; i < known.size();) {
+    if (still_registered(known[i].registration, context)) {
+      ++i;
+      continue;
+    }
+    wire::Writer body(4);
+    body.u32(known[i].buffer_id);
+    uint32_t id = 0;
+    FrameReply reply;
+    NetStatus status = connection.send_request(Op::kUnregister, body.data(), body.size(), 0, deadline, &id);
+    if (status == NetStatus::kOk) status = connection.receive_reply(Op::kUnregister, id, 0, deadline, &reply);
+    if (status != NetStatus::kOk) return status;
+    known.erase(known.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  return NetStatus::kOk;
+}
+
+NetStatus PullSender::prepare(FrameConnection& connection, const Deadline& deadline) {
+  NetStatus status = unregister_stale(connection, context_, deadline);
+  if (status != NetStatus::kOk) return status;
+  auto& known = connection.registrations();
+  for (const auto& r : known)
+    if (r.registration == range_->id) return NetStatus::kOk;
+  wire::Writer body(16);
+  body.u64(range_->size_bytes).u32(0).u32(0);
+  uint32_t id = 0;
+  FrameReply reply;
+  status = connection.send_request_with_descriptor(Op::kRegister, body.data(), body.size(), range_->fd,
+                                                   deadline, &id);
+  if (status == NetStatus::kOk) status = connection.receive_reply(Op::kRegister, id, 8, deadline, &reply);
+  if (status != NetStatus::kOk) return status;
+  if (reply.status != Status::kOk)
+    return NetStatus::kOk;  // the segment won't have it: runs go over the socket
+  try {
+    known.push_back({range_->id, reply.reader().u32("buffer_id")});
+  } catch (const wire::WireError&) {
+    return NetStatus::kProtocol;
+  }
+  return NetStatus::kOk;
+}
+
+NetStatus PullSender::send(FrameConnection& connection, const EntryRun& run,
+                           const data_codec::PutFields& fields, const Deadline& deadline, Op* op,
+                           uint32_t* request_id) {
+  const auto& known = connection.registrations();
+  const auto registration =
+      std::find_if(known.begin(), known.end(), [&](const auto& r) { return r.registration == range_->id; });
+  const std::vector<uint32_t> entries = run.entries(batch_.keys->shard_count);
+  const size_t pieces = batch_.memory->piece_count(entries.front());
+  bool pullable = registration != known.end() && entries.size() * pieces <= kPullRunPieces;
+  std::vector<uint64_t> offsets;
+  std::vector<uint32_t> sizes;
+  if (pullable) {
+    offsets.reserve(entries.size() * pieces);
+    sizes.reserve(entries.size() * pieces);
+  }
+  for (size_t i = 0; i < entries.size() && pullable; ++i) {
+    pullable = batch_.memory->piece_count(entries[i]) == pieces;
+    for (size_t j = 0; j < pieces && pullable; ++j) {
+      const iovec piece = batch_.memory->piece(entries[i], j);
+      const auto address = reinterpret_cast<uint64_t>(piece.iov_base);
+      pullable = range_->contains(address, piece.iov_len) && piece.iov_len > 0;
+      offsets.push_back(address - range_->address);
+      sizes.push_back(static_cast<uint32_t>(piece.iov_len));
+    }
+  }
+  if (!pullable) return socket_sender_.send(connection, run, fields, deadline, op, request_id);
+
+  const std::vector<uint32_t> lengths = entry_lengths(entries, *batch_.memory);
+  wire::Writer body(256 + run.key_count() * (kHashBytes + 8) + lengths.size() * 4 + offsets.size() * 12);
+  data_codec::write_put(body, *batch_.keys, run, fields, lengths);
+  body.u32(registration->buffer_id).u32(static_cast<uint32_t>(pieces));
+  body.raw(offsets.data(), offsets.size() * sizeof(uint64_t))
+      .raw(sizes.data(), sizes.size() * sizeof(uint32_t));
+  *op = Op::kPull;
+  const NetStatus status = connection.send_request(*op, body.data(), body.size(), 0, deadline, request_id);
+  if (status == NetStatus::kOk) {
+    context_.counters.add(Counter::kSameHostBytesPut, run.bytes);
+    context_.counters.add(Counter::kPutPulledBytes, run.bytes);
+  }
+  return status;
+}
+
+}  // namespace kvstore
