@@ -93,24 +93,28 @@ class DataServer:
         token: str = "",
         connections_max: int = 1024,
         idle_timeout_ms: int = 600_000,
-        rdma: str = "off",
-        rdma_library: str = "",
-        rdma_sessions_max: int = 256,
+        **transport_options: str | int | bool,
     ) -> None:
-        """Binds and starts. OSError names the address. `rdma`: 'off', 'auto' or 'required'; RuntimeError when it is required and
-        can't be had."""
+        """Binds and starts. OSError names the address. The options are those of `data_port_options()`; RuntimeError when what
+        one of them requires can't be had: "<option>: <why>"."""
     @property
     def tcp_port(self) -> int: ...
     @property
-    def rdma_refusal(self) -> str:
-        """Why RDMA is not offered although it is wanted; empty otherwise."""
+    def transport_refusals(self) -> dict[str, str]:
+        """By its name, why a transport is not offered although it is wanted."""
     def stats(self) -> dict[str, int]:
         """connections, connections_total, requests, bad_requests, refused_connections, unauthorized,
-        internal_errors, rdma_active, rdma_sessions, rdma_sessions_total, rdma_pulled_bytes, rdma_failures."""
+        internal_errors, and those of `data_port_stats()`."""
     def remake_unix_socket(self) -> None:
         """Listens on the unix path anew, after somebody has removed the socket file. OSError."""
     def stop(self) -> None:
         """Closes every connection and joins every thread. Idempotent."""
+
+def data_port_options() -> list[tuple[str, str, str]]:
+    """What transports let a DataServer choose: (name, value where none is given, help)."""
+
+def data_port_stats() -> list[tuple[str, str, bool]]:
+    """What transports add to DataServer.stats(): (name, help, whether it can fall)."""
 
 # ---- directory index (bind_directory.cpp) ------------------------------------------------------------------------------
 
@@ -173,6 +177,12 @@ class SharedBuffer:
 def trouble_kinds() -> list[str]:
     """What PageClient.troubles() can tell."""
 
+def transport_options() -> list[tuple[str, str, str]]:
+    """What transports let a PageClient choose: (name, value where none is given, help)."""
+
+def transport_counters() -> list[tuple[str, str]]:
+    """What transports add to PageClient.counters(): (name, help)."""
+
 class PageClient:
     """Directory and data-port client. Any thread may call; after close() every call answers as an empty store does.
 
@@ -188,21 +198,18 @@ class PageClient:
         name: str = "",
         connections_per_peer: int = 2,
         copy_threads: int = 2,
-        same_host: bool = True,
-        tcp: bool = True,
         connect_timeout_ms: int = 250,
         backoff_ms_min: int = 50,
         backoff_ms_max: int = 1000,
         run_bytes: int = 4_194_304,
         location_cache_entries: int = 65_536,
-        rdma: str = "off",
-        rdma_library: str = "",
+        **transport_options: str | int | bool,
     ) -> None:
-        """Connects to nothing yet. `rdma`: 'off', 'auto' or 'required'; RuntimeError when it is required and this process can't
-        have it."""
+        """Connects to nothing yet. The options are those of `transport_options()`; RuntimeError when what one of them requires
+        can't be had in this process: "<option>: <why>"."""
     @property
-    def rdma_refusal(self) -> str:
-        """Why this process has no RDMA although it is wanted; empty otherwise."""
+    def transport_refusals(self) -> dict[str, str]:
+        """By its name, why this process can't have a transport although it is wanted."""
     def open_namespace(self, identity: bytes, name: str, deadline_ms: int) -> tuple[int, int]:
         """(status, handle). The handle is usable whatever the status: it is opened (again) when a call needs it, and follows
         epoch bumps by itself."""

@@ -54,9 +54,10 @@ class Client:
                 rdma_library=config.rdma_library,
             )
         except RuntimeError as error:
-            raise ConfigError("rdma", f"is required, but {error}") from error
-        if self._native.rdma_refusal:
-            logger.error("kvstore: no RDMA, pages go over TCP: %s", self._native.rdma_refusal)
+            option, _, text = str(error).partition(": ")
+            raise ConfigError(option, text) from error
+        for transport, why in self._native.transport_refusals.items():
+            logger.error("kvstore: no %s, pages go another way: %s", transport, why)
         self._log = ThrottledLog(logger)
         self._lock = threading.Lock()
         self._own_counters = {"bad_arguments": 0, "surprises": 0}

@@ -26,7 +26,7 @@ from kvstore.segment.errors import SegmentStartError
 from kvstore.segment.identity import SegmentIdentity, new_pool_id
 from kvstore.segment.metrics import SegmentCollector
 from kvstore.segment.socket_path import default_unix_path, keep_unix_path, prepare_unix_path
-from kvstore_client._native import DataServer, PoolProgress, SegmentStore
+from kvstore_client._native import DataServer, PoolProgress, SegmentStore, data_port_options
 from kvstore_client.address import Address
 
 logger = logging.getLogger(__name__)
@@ -111,8 +111,8 @@ class SegmentServer:
         self._store = store
         self._undo.push_async_callback(asyncio.to_thread, store.close)
         server = await self._open_data_port(store, unix_path)
-        if server.rdma_refusal:
-            log_event(logger, logging.ERROR, "rdma_refused", why=server.rdma_refusal)
+        for transport, why in server.transport_refusals.items():
+            log_event(logger, logging.ERROR, "transport_refused", transport=transport, why=why)
         # Stopping joins threads that may be answering a long request: not on the event loop.
         self._undo.push_async_callback(asyncio.to_thread, server.stop)
         if unix_path:
@@ -219,12 +219,10 @@ class SegmentServer:
                 unix_path=unix_path,
                 token=self._token_to_present(TokenRole.ENGINE),
                 connections_max=settings.connections_max,
-                rdma=settings.rdma,
-                rdma_library=settings.rdma_library,
-                rdma_sessions_max=settings.rdma_sessions_max,
+                **{name: getattr(settings, name) for name, _, _ in data_port_options()},
             )
         except RuntimeError as error:
-            raise SegmentStartError(f"RDMA is required, but {error}") from error
+            raise SegmentStartError(str(error)) from error
         except OSError as error:
             raise SegmentStartError(
                 f"the data port {Address(settings.host, settings.port)} can't be opened ({error}): "

@@ -1,5 +1,6 @@
 // SharedBuffer, Pieces and PageClient. Arguments are checked and turned into views with the GIL held; each blocking call then
 // releases it once (fetch twice: it allocates its results in between).
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -9,6 +10,7 @@
 #include <system_error>
 
 #include "bindings.hpp"
+#include "builtin/builtin.hpp"
 #include "client/page_client.hpp"
 #include "client/shared_buffer.hpp"
 #include "released_gil.hpp"
@@ -231,10 +233,15 @@ nb::list fetch(PageClient& client, int handle, uint16_t pool, nb::bytes shards, 
 
 nb::dict counters(const PageClient& client) {
   nb::dict all;
-  for (size_t i = 0; i < ClientCounters::kCount; ++i) {
-    const auto counter = static_cast<Counter>(i);
-    all[ClientCounters::name(counter)] = client.counters().value(counter);
-  }
+  for (const auto& [name, value] : client.counters().all()) all[name.c_str()] = value;
+  return all;
+}
+
+nb::list transport_counters() {
+  nb::list all;
+  for (const TransportType& type : builtin_transports())
+    for (const CounterSpec& counter : counters_of(type))
+      all.append(nb::make_tuple(counter.name, counter.help));
   return all;
 }
 
@@ -282,16 +289,15 @@ nb::list segment_map(const PageClient& client) {
 
 void make_client(PageClient* self, const std::vector<std::pair<std::string, uint16_t>>& masters,
                  const std::string& token, const std::string& name, size_t connections_per_peer,
-                 size_t copy_threads, bool same_host, bool tcp, int connect_timeout_ms,
-                 int64_t backoff_ms_min, int64_t backoff_ms_max, uint64_t run_bytes,
-                 size_t location_cache_entries, const std::string& rdma, const std::string& rdma_library) {
+                 size_t copy_threads, int connect_timeout_ms, int64_t backoff_ms_min, int64_t backoff_ms_max,
+                 uint64_t run_bytes, size_t location_cache_entries, const nb::kwargs& transport_options) {
   // Bounds are those of kvstore_client/options.py, which has checked the values.
   std::vector<PeerAddress> addresses;
   for (const auto& [host, port] : masters) addresses.push_back({host, port, ""});
   new (self)
-      PageClient(std::move(addresses), {token, name, connections_per_peer, copy_threads, same_host, tcp,
-                                        connect_timeout_ms, backoff_ms_min, backoff_ms_max, run_bytes,
-                                        location_cache_entries, rdma_mode(rdma), rdma_library});
+      PageClient(std::move(addresses), {token, name, connections_per_peer, copy_threads, connect_timeout_ms,
+                                        backoff_ms_min, backoff_ms_max, run_bytes, location_cache_entries,
+                                        builtin_transports(), option_texts(transport_options)});
 }
 
 std::pair<int, int> open_namespace(PageClient& client, nb::bytes identity, const std::string& name,
@@ -339,14 +345,16 @@ void bind_client(nb::module_& m) {
       kinds.emplace_back(PeerTroubles::name(static_cast<Trouble>(i)));
     return kinds;
   });
+  m.def("transport_options", [] { return declared_options(builtin_transports()); });
+  m.def("transport_counters", &transport_counters);
 
   nb::class_<PageClient>(m, "PageClient")
       .def("__init__", &make_client, nb::arg("masters"), nb::kw_only(), nb::arg("token") = "",
            nb::arg("name") = "", nb::arg("connections_per_peer") = 2, nb::arg("copy_threads") = 2,
-           nb::arg("same_host") = true, nb::arg("tcp") = true, nb::arg("connect_timeout_ms") = 250,
-           nb::arg("backoff_ms_min") = 50, nb::arg("backoff_ms_max") = 1000, nb::arg("run_bytes") = 4194304,
-           nb::arg("location_cache_entries") = 65536, nb::arg("rdma") = "off", nb::arg("rdma_library") = "")
-      .def_prop_ro("rdma_refusal", &PageClient::rdma_refusal)
+           nb::arg("connect_timeout_ms") = 250, nb::arg("backoff_ms_min") = 50,
+           nb::arg("backoff_ms_max") = 1000, nb::arg("run_bytes") = 4194304,
+           nb::arg("location_cache_entries") = 65536, nb::arg("transport_options"))
+      .def_prop_ro("transport_refusals", &PageClient::transport_refusals)
       .def("open_namespace", &open_namespace, nb::arg("identity"), nb::arg("name"), nb::arg("deadline_ms"))
       .def(
           "bump_namespace",

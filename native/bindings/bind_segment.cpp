@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "bindings.hpp"
+#include "builtin/builtin.hpp"
 #include "released_gil.hpp"
 #include "segment/data_port/server.hpp"
 #include "segment/segment_store.hpp"
@@ -98,8 +99,8 @@ void set_namespaces(SegmentStore& store, const nb::list& current, const nb::list
 
 std::shared_ptr<DataServer> make_server(std::shared_ptr<SegmentStore> store, std::string tcp_host,
                                         uint16_t tcp_port, std::string unix_path, std::string token,
-                                        uint32_t connections_max, uint32_t idle_timeout_ms, std::string rdma,
-                                        std::string rdma_library, uint32_t rdma_sessions_max) {
+                                        uint32_t connections_max, uint32_t idle_timeout_ms,
+                                        const nb::kwargs& transport_options) {
   DataServerOptions options;
   options.tcp_host = std::move(tcp_host);
   options.tcp_port = tcp_port;
@@ -107,9 +108,8 @@ std::shared_ptr<DataServer> make_server(std::shared_ptr<SegmentStore> store, std
   options.token = std::move(token);
   options.connections_max = connections_max;
   options.idle_timeout_ms = idle_timeout_ms;
-  options.rdma = rdma_mode(rdma);
-  options.rdma_library = std::move(rdma_library);
-  options.rdma_sessions_max = rdma_sessions_max;
+  options.extensions = builtin_extensions();
+  options.extension_options = option_texts(transport_options);
   return without_gil([&] { return make_process_owned<DataServer>(std::move(store), options); });
 }
 
@@ -152,12 +152,21 @@ void bind_segment(nb::module_& m) {
       .def("stats", [](SegmentStore& s) { return without_gil([&] { return s.stats(); }); })
       .def("close", &SegmentStore::close, released);
 
+  m.def("data_port_options", [] { return declared_options(builtin_extensions()); });
+  m.def("data_port_stats", [] {
+    nb::list all;
+    for (const DataPortExtensionType& type : builtin_extensions())
+      for (const CounterSpec& stat : type.stats)
+        all.append(nb::make_tuple(stat.name, stat.help, stat.is_gauge));
+    return all;
+  });
+
   nb::class_<DataServer>(m, "DataServer")
       .def(nb::new_(&make_server), "store"_a, nb::kw_only(), "tcp_host"_a, "tcp_port"_a = 0,
            "unix_path"_a = "", "token"_a = "", "connections_max"_a = 1024, "idle_timeout_ms"_a = 600000,
-           "rdma"_a = "off", "rdma_library"_a = "", "rdma_sessions_max"_a = 256)
+           "transport_options"_a)
       .def_prop_ro("tcp_port", &DataServer::tcp_port)
-      .def_prop_ro("rdma_refusal", &DataServer::rdma_refusal)
+      .def_prop_ro("transport_refusals", &DataServer::refusals)
       .def("stats", [](DataServer& s) { return without_gil([&] { return s.stats(); }); })
       .def("remake_unix_socket", [](DataServer& s) { without_gil([&] { s.remake_unix_socket(); }); })
       .def("stop", &DataServer::stop, released);

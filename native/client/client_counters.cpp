@@ -1,69 +1,51 @@
 #include "client/client_counters.hpp"
 
 namespace kvstore {
+namespace {
 
-const char* ClientCounters::name(Counter counter) {
-  // In the order of the enumeration.
-  static const char* const kNames[] = {
-      "get_calls",
-      "get_keys",
-      "get_hits",
-      "get_misses",
-      "get_failures",
-      "get_bytes",
-      "put_calls",
-      "put_keys",
-      "put_hits",
-      "put_misses",
-      "put_failures",
-      "put_bytes",
-      "put_exists",
-      "put_conflicts",
-      "exists_calls",
-      "exists_keys",
-      "exists_hits",
-      "exists_misses",
-      "exists_failures",
-      "fetch_calls",
-      "fetch_keys",
-      "fetch_hits",
-      "fetch_misses",
-      "fetch_failures",
-      "fetch_bytes",
-      "remove_calls",
-      "remove_keys",
-      "remove_hits",
-      "remove_misses",
-      "remove_failures",
-      "timeouts",
-      "connects",
-      "reconnects",
-      "refused_hellos",
-      "protocol_errors",
-      "breaker_open",
-      "breaker_refusals",
-      "digest_mismatches",
-      "generation_mismatches",
-      "suspects_confirmed",
-      "stale_namespace",
-      "map_refreshes",
-      "transport_tcp_bytes_get",
-      "transport_tcp_bytes_put",
-      "transport_same_host_bytes_get",
-      "transport_same_host_bytes_put",
-      "put_pulled_bytes",
-      "transport_rdma_bytes_get",
-      "transport_rdma_bytes_put",
-      "rdma_bounced_bytes",
-      "rdma_refused",
-      "rdma_fallbacks",
-      "rdma_failures",
-      "rdma_registrations",
-      "rdma_registration_failures",
-      "internal_errors",
-  };
-  static_assert(sizeof(kNames) / sizeof(kNames[0]) == kCount, "a name a counter");
-  return kNames[static_cast<size_t>(counter)];
+// In the order of the enumeration.
+constexpr const char* kNames[] = {
+    "get_calls",          "get_keys",          "get_hits",
+    "get_misses",         "get_failures",      "get_bytes",
+    "put_calls",          "put_keys",          "put_hits",
+    "put_misses",         "put_failures",      "put_bytes",
+    "put_exists",         "put_conflicts",     "exists_calls",
+    "exists_keys",        "exists_hits",       "exists_misses",
+    "exists_failures",    "fetch_calls",       "fetch_keys",
+    "fetch_hits",         "fetch_misses",      "fetch_failures",
+    "fetch_bytes",        "remove_calls",      "remove_keys",
+    "remove_hits",        "remove_misses",     "remove_failures",
+    "timeouts",           "connects",          "reconnects",
+    "refused_hellos",     "protocol_errors",   "breaker_open",
+    "breaker_refusals",   "digest_mismatches", "generation_mismatches",
+    "suspects_confirmed", "stale_namespace",   "map_refreshes",
+    "internal_errors",
+};
+static_assert(sizeof(kNames) / sizeof(kNames[0]) == static_cast<size_t>(Counter::kCount), "a name a counter");
+
+}  // namespace
+
+Count& ClientCounters::named(const std::string& name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return named_[name];
+}
+
+uint64_t ClientCounters::value(const std::string& name) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto at = named_.find(name);
+  return at == named_.end() ? 0 : at->second.value();
+}
+
+std::vector<std::pair<std::string, uint64_t>> ClientCounters::all() const {
+  std::vector<std::pair<std::string, uint64_t>> out;
+  for (size_t i = 0; i < kCount; ++i) out.emplace_back(kNames[i], values_[i].value());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [name, count] : named_) out.emplace_back(name, count.value());
+  return out;
+}
+
+std::string transport_bytes_counter(const char* transport, const char* direction) {
+  return std::string("transport_") + transport + "_bytes_" + direction;
 }
 
 }  // namespace kvstore

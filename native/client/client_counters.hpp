@@ -19,14 +19,7 @@
 //   suspects_confirmed               digest mismatches that the segment confirmed and quarantined
 //   stale_namespace                  times a namespace was found to have a new epoch
 //   map_refreshes                    segment maps fetched
-//   transport_<t>_bytes_get, ..._put bytes moved, for <t> in tcp, same_host, rdma
-//   put_pulled_bytes                 of transport_same_host_bytes_put: copied by the segment out of registered memory
-//   rdma_refused                     1 when RDMA is wanted and this process can't have it
-//   rdma_fallbacks                   times a segment, or a connection to it, was used over TCP because RDMA to it did not work
-//   rdma_failures                    RDMA operations and connections that failed
-//   rdma_registrations, rdma_registration_failures
-//                                    stretches of memory that the RDMA device took, or refused
-//   rdma_bounced_bytes               of transport_rdma_bytes_*: copied through memory of our own, because theirs is not registered
+//   transport_<t>_bytes_get, ..._put bytes moved, for <t> in the names of the transports; what else they count they declare themselves
 //   internal_errors                  exceptions caught at the edge of a call (out of memory, ...)
 #pragma once
 
@@ -34,6 +27,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "client/peer_troubles.hpp"
 
@@ -82,39 +80,42 @@ enum class Counter : uint8_t {
   kSuspectsConfirmed,
   kStaleNamespace,
   kMapRefreshes,
-  kTcpBytesGet,
-  kTcpBytesPut,
-  kSameHostBytesGet,
-  kSameHostBytesPut,
-  kPutPulledBytes,
-  kRdmaBytesGet,
-  kRdmaBytesPut,
-  kRdmaBouncedBytes,
-  kRdmaRefused,
-  kRdmaFallbacks,
-  kRdmaFailures,
-  kRdmaRegistrations,
-  kRdmaRegistrationFailures,
   kInternalErrors,
   kCount
+};
+
+class Count {
+ public:
+  void add(uint64_t n = 1) { value_.fetch_add(n, std::memory_order_relaxed); }
+  uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
 };
 
 // And what is wrong with its peers: whoever counts a failure knows whose it is.
 class ClientCounters {
  public:
   PeerTroubles troubles;
-  static constexpr size_t kCount = static_cast<size_t>(Counter::kCount);
 
-  void add(Counter counter, uint64_t n = 1) {
-    values_[static_cast<size_t>(counter)].fetch_add(n, std::memory_order_relaxed);
-  }
-  uint64_t value(Counter counter) const {
-    return values_[static_cast<size_t>(counter)].load(std::memory_order_relaxed);
-  }
-  static const char* name(Counter counter);
+  void add(Counter counter, uint64_t n = 1) { values_[static_cast<size_t>(counter)].add(n); }
+  uint64_t value(Counter counter) const { return values_[static_cast<size_t>(counter)].value(); }
+
+  // A counter that is declared by its name: the same one each time. As long-lived as this object.
+  Count& named(const std::string& name);
+  // Zero for a name that nobody declared.
+  uint64_t value(const std::string& name) const;
+  // All that there are, of both kinds.
+  std::vector<std::pair<std::string, uint64_t>> all() const;
 
  private:
-  std::array<std::atomic<uint64_t>, kCount> values_{};
+  static constexpr size_t kCount = static_cast<size_t>(Counter::kCount);
+  std::array<Count, kCount> values_{};
+  mutable std::mutex mutex_;
+  std::map<std::string, Count> named_;  // guarded by mutex_; the counts themselves are not
 };
+
+// What a transport moved in one direction, "get" or "put".
+std::string transport_bytes_counter(const char* transport, const char* direction);
 
 }  // namespace kvstore

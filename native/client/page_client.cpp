@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "client/page_client_internal.hpp"
-#include "transports/ucx/client/session.hpp"
 
 namespace kvstore {
 namespace {
@@ -13,47 +12,32 @@ using wire::Status;
 // With replicas of the directory at different epochs the map would otherwise be fetched with every call.
 constexpr int64_t kMapIntervalMs = 100;
 
-std::shared_ptr<UcxContext> open_rdma(const PageClientOptions& options, ClientCounters& counters,
-                                      std::string* refusal) {
-  if (options.rdma == RdmaMode::kOff) return nullptr;
-  try {
-    return UcxContext::open(options.rdma_library);
-  } catch (const UcxError& e) {
-    if (options.rdma == RdmaMode::kRequired) throw;
-    counters.add(Counter::kRdmaRefused);
-    *refusal = e.what();
-    return nullptr;
-  }
-}
-
 }  // namespace
 
 PageClient::Core::Core(std::vector<PeerAddress> masters, const PageClientOptions& options,
-                       ClientCounters& counters, RegisteredMemory& registered,
-                       std::shared_ptr<UcxContext> rdma)
+                       ClientCounters& counters, RegisteredMemory& registered)
     : workers(std::clamp<size_t>(4 * std::max(options.connections_per_peer, options.copy_threads), 4, 32)),
       context{{options.token, options.name},
               options.connections_per_peer,
               options.copy_threads,
               options.connect_timeout_ms,
               options.run_bytes,
-              options.same_host,
-              options.tcp && options.rdma != RdmaMode::kRequired,
-              std::move(rdma),
               workers,
               counters,
               registered},
+      transports(options.transports, context, options.transport_options),
       directory(std::move(masters),
                 {context.hello, options.connect_timeout_ms, {options.backoff_ms_min, options.backoff_ms_max}},
                 counters),
-      peers(context, {options.backoff_ms_min, options.backoff_ms_max}),
+      peers(context, transports, {options.backoff_ms_min, options.backoff_ms_max}),
       locations(options.location_cache_entries) {}
 
 PageClient::PageClient(std::vector<PeerAddress> masters, const PageClientOptions& options)
     : pid_(::getpid()),
       options_(options),
-      core_(std::make_unique<Core>(std::move(masters), options_, counters_, registered_,
-                                   open_rdma(options_, counters_, &rdma_refusal_))) {}
+      core_(std::make_unique<Core>(std::move(masters), options_, counters_, registered_)) {
+  transport_refusals_ = core_->transports.refusals();
+}
 
 PageClient::~PageClient() { close(); }
 
@@ -112,10 +96,8 @@ NamespaceHandles::State PageClient::namespace_state(int handle) const {
 bool PageClient::register_memory(uint64_t address, uint64_t size_bytes, int fd) {
   if (::getpid() != pid_ || !registered_.add(address, size_bytes, fd)) return false;
   const CallGuard guard(*this);
-  // Pinning much memory takes long: the sooner it begins, the fewer pages are bounced.
   const auto range = registered_.find(address);
-  if (range != nullptr && guard.core() != nullptr && guard.core()->context.rdma != nullptr)
-    rdma_memory_of(range, guard.core()->context);
+  if (range != nullptr && guard.core() != nullptr) guard.core()->transports.memory_registered(range);
   return true;
 }
 

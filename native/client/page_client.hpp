@@ -25,7 +25,6 @@
 #include "client/segment_peers.hpp"
 #include "client/transport.hpp"
 #include "protocol/entry_blocks.hpp"
-#include "transports/ucx/core/codec.hpp"
 
 namespace kvstore {
 
@@ -34,15 +33,13 @@ struct PageClientOptions {
   std::string name;
   size_t connections_per_peer = 2;
   size_t copy_threads = 2;
-  bool same_host = true;
-  bool tcp = true;
   int connect_timeout_ms = 250;
   int64_t backoff_ms_min = 50;
   int64_t backoff_ms_max = 1000;
   uint64_t run_bytes = 4u << 20;
   size_t location_cache_entries = 65536;
-  RdmaMode rdma = RdmaMode::kOff;
-  std::string rdma_library;  // empty: the system's
+  std::vector<TransportType> transports;  // there to choose from
+  OptionTexts transport_options;          // by the names that they declare
 };
 
 struct PutOptions {
@@ -53,8 +50,8 @@ struct PutOptions {
 
 class PageClient {
  public:
-  // Connects to nothing yet. The namespace of `keys` arguments below is ignored: it is the handle's. Throws UcxError when RDMA is
-  // required and this process can't have it.
+  // Connects to nothing yet. The namespace of `keys` arguments below is ignored: it is the handle's. Throws what
+  // TransportSet does.
   PageClient(std::vector<PeerAddress> masters, const PageClientOptions& options);
   ~PageClient();
   PageClient(const PageClient&) = delete;
@@ -84,8 +81,8 @@ class PageClient {
   void fetch(int handle, const CallKeys& keys, const std::vector<uint32_t>& lengths,
              const std::vector<uint64_t>& pointers, const Deadline& deadline, uint8_t* statuses);
 
-  // Why this process has no RDMA although it is wanted; empty otherwise.
-  const std::string& rdma_refusal() const { return rdma_refusal_; }
+  // Transports that are wanted and that this process can't have, and why.
+  const std::map<std::string, std::string>& transport_refusals() const { return transport_refusals_; }
 
   // `fd`: the file that the memory is, or -1.
   bool register_memory(uint64_t address, uint64_t size_bytes, int fd);
@@ -126,7 +123,7 @@ class PageClient {
   const PageClientOptions options_;
   ClientCounters counters_;
   RegisteredMemory registered_;
-  std::string rdma_refusal_;
+  std::map<std::string, std::string> transport_refusals_;
   NamespaceHandles namespaces_;
 
   mutable std::mutex mutex_;

@@ -38,10 +38,11 @@ struct PageClient::Call {
 // Everything that has threads or connections.
 struct PageClient::Core {
   Core(std::vector<PeerAddress> masters, const PageClientOptions& options, ClientCounters& counters,
-       RegisteredMemory& registered, std::shared_ptr<UcxContext> rdma);
+       RegisteredMemory& registered);
 
   WorkerPool workers;
   TransportContext context;
+  TransportSet transports;
   DirectoryClient directory;
   SegmentPeers peers;
   LocationCache locations;

@@ -1,5 +1,5 @@
-// Memory that stays in place for long: where it is also a file, a segment on the same host can copy out of it by itself; and it can
-// be registered with an RDMA device.
+// Memory that stays in place for long: where it is also a file, a segment on the same host can copy out of it by itself; and a
+// transport can register it with its device.
 //
 // Thread-safe. Ranges never overlap. A range's descriptor lives until the last holder of the range is gone.
 #pragma once
@@ -12,21 +12,20 @@
 
 namespace kvstore {
 
-class UcxMemory;
-
 struct RegisteredRange {
   uint64_t id;  // never reused within the process
   uint64_t address;
   uint64_t size_bytes;
   int fd;  // address is offset 0 of this file; owned; -1: no file
 
-  // Its registration with the RDMA device, made when a transport first wants it, and gone with the range.
-  struct Rdma {
-    std::mutex mutex;
-    bool begun = false;
-    std::shared_ptr<const UcxMemory> memory;  // null: not yet, or refused
-  };
-  mutable Rdma rdma;
+  // What a transport keeps with the range: one object for each key, made by the first who asks, gone with the range.
+  template <typename T>
+  std::shared_ptr<T> kept(const void* key) const {
+    const std::lock_guard<std::mutex> lock(kept_mutex_);
+    auto& object = kept_[key];
+    if (object == nullptr) object = std::make_shared<T>();
+    return std::static_pointer_cast<T>(object);
+  }
 
   RegisteredRange(uint64_t id_in, uint64_t address_in, uint64_t size_bytes_in, int fd_in)
       : id(id_in), address(address_in), size_bytes(size_bytes_in), fd(fd_in) {}
@@ -37,6 +36,10 @@ struct RegisteredRange {
   bool contains(uint64_t at, uint64_t size) const {
     return at >= address && size <= size_bytes && at - address <= size_bytes - size;
   }
+
+ private:
+  mutable std::mutex kept_mutex_;
+  mutable std::map<const void*, std::shared_ptr<void>> kept_;
 };
 
 class RegisteredMemory {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "client/connection/frame_connection.hpp"
+#include "protocol/reply.hpp"
 #include "protocol/wire.hpp"
 
 namespace kvstore {

@@ -1,7 +1,5 @@
 #include "client/segment_peers.hpp"
 
-#include <unistd.h>
-
 #include "client/connection/connection_pool.hpp"
 
 namespace kvstore {
@@ -14,14 +12,14 @@ int64_t now_us() {
 
 }  // namespace
 
-SegmentPeer::SegmentPeer(SegmentRecord record, TransportContext& context, const BreakerOptions& breaker,
-                         uint64_t seed)
+SegmentPeer::SegmentPeer(SegmentRecord record, TransportContext& context, const TransportSet& transports,
+                         const BreakerOptions& breaker, uint64_t seed)
     : context_(context),
+      transports_(transports),
       breaker_(breaker.backoff_ms_min, breaker.backoff_ms_max, seed),
       record_(std::move(record)) {
   // A guess until a transport is chosen, so that the first put already prefers the segment of its own host.
-  same_host_ = context_.same_host_enabled && !record_.unix_path.empty() &&
-               ::access(record_.unix_path.c_str(), W_OK) == 0;
+  same_host_ = transports_.near(record_);
 }
 
 SegmentRecord SegmentPeer::record() const {
@@ -101,8 +99,7 @@ NetStatus SegmentPeer::transport(const Deadline& deadline, std::shared_ptr<Trans
     NetStatus why = NetStatus::kUnreachable;
     std::shared_ptr<Transport> fresh;
     try {
-      fresh =
-          shared(open_transport(record, context_, deadline.within_ms(2 * context_.connect_timeout_ms), &why));
+      fresh = shared(transports_.open(record, deadline.within_ms(2 * context_.connect_timeout_ms), &why));
     } catch (...) {
       fresh = nullptr;
     }
@@ -173,7 +170,7 @@ void SegmentPeers::follow(const SegmentMap& map) {
       peers_.emplace(segment.index, known->second);
     } else if (segment.state != wire::SegmentState::kGone) {
       peers_.emplace(segment.index, std::make_shared<SegmentPeer>(
-                                        segment, context_, breaker_,
+                                        segment, context_, transports_, breaker_,
                                         uint64_t{segment.index} * 7919 + static_cast<uint64_t>(now_us())));
     }
   }

@@ -28,7 +28,8 @@ constexpr int64_t kNoSpaceBackoffMs = 500;
 
 class SegmentPeer {
  public:
-  SegmentPeer(SegmentRecord record, TransportContext& context, const BreakerOptions& breaker, uint64_t seed);
+  SegmentPeer(SegmentRecord record, TransportContext& context, const TransportSet& transports,
+              const BreakerOptions& breaker, uint64_t seed);
 
   // Sets the status of every entry. While the breaker is open that takes no time.
   void submit(TransportBatch& batch, const Deadline& deadline);
@@ -56,6 +57,7 @@ class SegmentPeer {
   void drop_transport(const std::shared_ptr<Transport>& failed);
 
   TransportContext& context_;
+  const TransportSet& transports_;
   CircuitBreaker breaker_;
   mutable std::mutex mutex_;
   std::condition_variable opened_;
@@ -68,7 +70,8 @@ class SegmentPeer {
 
 class SegmentPeers {
  public:
-  SegmentPeers(TransportContext& context, BreakerOptions breaker) : context_(context), breaker_(breaker) {}
+  SegmentPeers(TransportContext& context, const TransportSet& transports, BreakerOptions breaker)
+      : context_(context), transports_(transports), breaker_(breaker) {}
 
   // Follows a new map: unchanged peers stay, changed and vanished ones are let go (calls in flight on them finish).
   void follow(const SegmentMap& map);
@@ -79,6 +82,7 @@ class SegmentPeers {
 
  private:
   TransportContext& context_;
+  const TransportSet& transports_;
   const BreakerOptions breaker_;
   mutable std::mutex mutex_;
   uint64_t epoch_ = 0;

@@ -1,15 +1,18 @@
-// The batch interface that every transport to a segment implements, and what transports are made from.
+// The batch interface that every transport to a segment implements, what one brings with it, and the set of them that a client has.
 //
-// A new transport is one new file that implements Transport and one line in transport_registry.cpp.
+// A new transport is a folder in native/transports/ that ends in one TransportType, and a line in native/builtin/builtin.cpp.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/deadline.hpp"
+#include "base/declared.hpp"
 #include "base/worker_pool.hpp"
 #include "client/client_counters.hpp"
 #include "client/connection/frame_connection.hpp"
@@ -18,7 +21,6 @@
 #include "client/segment_map.hpp"
 #include "protocol/entry_blocks.hpp"
 #include "protocol/net_status.hpp"
-#include "transports/ucx/core/context.hpp"
 
 namespace kvstore {
 
@@ -43,6 +45,7 @@ struct TransportBatch {
   }
 };
 
+// The way to one segment.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -54,23 +57,68 @@ class Transport {
   virtual NetStatus submit(TransportBatch& batch, const Deadline& deadline) = 0;
 };
 
-// What transports share; owned by the client and outliving them.
+// What the transports of a client share; owned by the client and outliving them.
 struct TransportContext {
   HelloOptions hello;
   size_t connections_per_peer = 2;
   size_t copy_threads = 2;
   int connect_timeout_ms = 250;
   uint64_t run_bytes = 4u << 20;
-  bool same_host_enabled = true;
-  bool tcp_enabled = true;
-  std::shared_ptr<UcxContext> rdma;  // null: no RDMA
   WorkerPool& workers;
   ClientCounters& counters;
   RegisteredMemory& registered;
 };
 
-// Tries the transports in the order of preference. Null when none can be had: *why then tells of the last one tried.
-std::unique_ptr<Transport> open_transport(const SegmentRecord& segment, TransportContext& context,
-                                          const Deadline& deadline, NetStatus* why);
+// One kind of transport as one client has it: makes the ways to the segments, and keeps what they share. Thread-safe.
+class TransportFactory {
+ public:
+  virtual ~TransportFactory() = default;
+  // Null when the segment can't be had this way; *why then says how that ended.
+  virtual std::unique_ptr<Transport> open(const SegmentRecord& segment, const Deadline& deadline,
+                                          NetStatus* why) = 0;
+  // A guess before anything is open: whether the segment is on this host and would be had this way.
+  virtual bool near(const SegmentRecord&) const { return false; }
+  // Pages must reach other hosts this way or not at all.
+  virtual bool required() const { return false; }
+  // The client has registered memory: what takes long should begin now, in the background.
+  virtual void memory_registered(const std::shared_ptr<const RegisteredRange>&) {}
+};
+
+// What a kind of transport declares. The client counts `transport_<name>_bytes_get` and `transport_<name>_bytes_put` for each.
+struct TransportType {
+  enum class Reach : uint8_t { kSameHost, kAnyHost };
+
+  const char* name;
+  int preference;  // a segment is tried by the highest first
+  Reach reach;
+  std::vector<OptionSpec> options;
+  std::vector<CounterSpec> counters;  // there from the start, whether the transport is on or off
+  // Null when the options turn it off, or when it can't be had on this machine: *refusal then says why. Throws
+  // std::invalid_argument over an option, std::runtime_error where it is required and can't be had; both say "<option>: <what is wrong>".
+  std::unique_ptr<TransportFactory> (*make)(TransportContext& context, const DeclaredOptions& options,
+                                            std::string* refusal);
+};
+
+// All that are counted for it.
+std::vector<CounterSpec> counters_of(const TransportType& type);
+
+// Thread-safe; outlives what it opened.
+class TransportSet {
+ public:
+  // Throws what TransportType::make throws, and std::invalid_argument when everything is off.
+  TransportSet(std::vector<TransportType> types, TransportContext& context, const OptionTexts& options);
+
+  // By the most preferred transport that can be had. Null when none can: *why then tells of the last one tried.
+  std::unique_ptr<Transport> open(const SegmentRecord& segment, const Deadline& deadline,
+                                  NetStatus* why) const;
+  bool near(const SegmentRecord& segment) const;
+  void memory_registered(const std::shared_ptr<const RegisteredRange>& range) const;
+  // Transports that are wanted and can't be had here, and why.
+  const std::map<std::string, std::string>& refusals() const { return refusals_; }
+
+ private:
+  std::vector<std::unique_ptr<TransportFactory>> factories_;  // most preferred first
+  std::map<std::string, std::string> refusals_;
+};
 
 }  // namespace kvstore

@@ -8,8 +8,8 @@
 #include <functional>
 #include <vector>
 
-#include "client/connection/frame_connection.hpp"
 #include "protocol/entry_blocks.hpp"
+#include "protocol/reply.hpp"
 #include "protocol/wire.hpp"
 
 namespace kvstore::data_codec {

@@ -46,6 +46,7 @@ constexpr uint32_t kNoSegment = 0xFFFFFFFFu;
 constexpr uint32_t kAlreadyThere = 0xFFFFFFFEu;
 constexpr uint32_t kOtherLength = 0xFFFFFFFDu;
 
+// Transports with ops of their own declare them where they are; docs/protocol.md has the numbers of all.
 enum class Op : uint8_t {
   kHello = 1,
   kOpenNamespace = 2,
@@ -65,8 +66,6 @@ enum class Op : uint8_t {
   kUnregister = 24,
   kPull = 25,
   kSuspect = 26,
-  kRdmaConnect = 27,
-  kRdmaRegister = 28,
 };
 
 enum class Status : uint8_t {
@@ -92,7 +91,6 @@ enum class Status : uint8_t {
 
 enum class Role : uint8_t { kClient = 1, kSegment = 2, kTool = 3 };
 constexpr uint32_t kFeatureUnix = 1;
-constexpr uint32_t kFeatureRdma = 2;
 
 enum class SegmentState : uint8_t { kLive = 1, kSuspect = 2, kDraining = 3, kGone = 4 };
 

@@ -46,10 +46,10 @@ std::vector<uint32_t> entry_lengths(const std::vector<uint32_t>& entries, const 
 }
 
 DataChannel::DataChannel(PeerAddress address, const PeerId& pool_id, TransportContext& context,
-                         Counter bytes_get, Counter bytes_put)
+                         const char* transport)
     : context_(context),
-      bytes_get_(bytes_get),
-      bytes_put_(bytes_put),
+      bytes_get_(context.counters.named(transport_bytes_counter(transport, "get"))),
+      bytes_put_(context.counters.named(transport_bytes_counter(transport, "put"))),
       pool_(std::move(address), context.hello, pool_id, context.connections_per_peer * kConcurrentCallsMax,
             context.connect_timeout_ms, context.counters) {}
 
@@ -269,7 +269,7 @@ NetStatus DataChannel::receive_run(FrameConnection& connection, const EntryRun& 
       entry_received = 0;
       crc = 0;
     }
-    context_.counters.add(bytes_get_, bytes);
+    bytes_get_.add(bytes);
   }
   return NetStatus::kOk;
 }
@@ -308,7 +308,7 @@ NetStatus SocketRunSender::send(FrameConnection& connection, const EntryRun& run
     }
     status = deadline.expired() ? NetStatus::kTimeout
                                 : connection.send_bytes(iov.data(), iov.size(), deadline, true);
-    counters_.add(moved_, bytes);
+    moved_.add(bytes);
   }
   if (status != NetStatus::kOk) return status;
   iovec trailer{digests.data(), digests.size() * sizeof(uint32_t)};
@@ -316,7 +316,7 @@ NetStatus SocketRunSender::send(FrameConnection& connection, const EntryRun& run
 }
 
 NetStatus DataChannel::put(TransportBatch& batch, const Deadline& deadline) {
-  SocketRunSender sender(batch, context_.counters, bytes_put_);
+  SocketRunSender sender(batch, bytes_put_);
   return put(batch, deadline, sender, {context_.run_bytes, kRunEntriesMax});
 }
 

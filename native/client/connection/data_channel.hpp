@@ -30,22 +30,20 @@ class RunSender {
 class SocketRunSender : public RunSender {
  public:
   // `moved` counts the bytes sent.
-  SocketRunSender(const TransportBatch& batch, ClientCounters& counters, Counter moved)
-      : batch_(batch), counters_(counters), moved_(moved) {}
+  SocketRunSender(const TransportBatch& batch, Count& moved) : batch_(batch), moved_(moved) {}
   NetStatus prepare(FrameConnection&, const Deadline&) override { return NetStatus::kOk; }
   NetStatus send(FrameConnection& connection, const EntryRun& run, const data_codec::PutFields& fields,
                  const Deadline& deadline, wire::Op* op, uint32_t* request_id) override;
 
  private:
   const TransportBatch& batch_;
-  ClientCounters& counters_;
-  const Counter moved_;
+  Count& moved_;
 };
 
 class DataChannel {
  public:
-  DataChannel(PeerAddress address, const PeerId& pool_id, TransportContext& context, Counter bytes_get,
-              Counter bytes_put);
+  // `transport`: whose bytes the pages count as.
+  DataChannel(PeerAddress address, const PeerId& pool_id, TransportContext& context, const char* transport);
 
   // PIN, REMOVE and SUSPECT: a status an entry.
   NetStatus submit_statuses(TransportBatch& batch, const Deadline& deadline);
@@ -75,6 +73,8 @@ class DataChannel {
                        const Deadline& deadline);
 
   ConnectionPool& pool() { return pool_; }
+  Count& bytes_get() { return bytes_get_; }
+  Count& bytes_put() { return bytes_put_; }
 
  private:
   NetStatus receive_run(FrameConnection& connection, const EntryRun& run, uint32_t request_id,
@@ -83,8 +83,8 @@ class DataChannel {
                        const Deadline& deadline, RunSender& sender);
 
   TransportContext& context_;
-  const Counter bytes_get_;
-  const Counter bytes_put_;
+  Count& bytes_get_;
+  Count& bytes_put_;
   ConnectionPool pool_;
 };
 

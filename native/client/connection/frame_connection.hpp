@@ -3,38 +3,22 @@
 // One thread at a time. Any status but kOk leaves the stream at an unknown place: the connection must then be thrown away.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/deadline.hpp"
 #include "client/connection/client_socket.hpp"
 #include "protocol/net_status.hpp"
+#include "protocol/reply.hpp"
 #include "protocol/wire.hpp"
 
 namespace kvstore {
 
-using PeerId = std::array<uint8_t, 16>;
-constexpr PeerId kAnyPeer{};
-
 struct HelloOptions {
   std::string token;
   std::string name;
-};
-
-// A reply as received: views into the connection's buffer, valid until its next receive.
-struct FrameReply {
-  wire::Status status = wire::Status::kInternal;
-  std::string_view text;
-  uint64_t map_epoch = 0;
-  uint64_t payload_bytes = 0;
-  const uint8_t* fields = nullptr;  // the reply's own fields, after prefix and text
-  size_t fields_bytes = 0;
-
-  wire::Reader reader() const { return wire::Reader(fields, fields_bytes); }
 };
 
 class FrameConnection {

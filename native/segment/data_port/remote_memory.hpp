@@ -20,6 +20,8 @@ class RemoteMemory {
   virtual ~RemoteMemory() = default;
   // Size of a registered buffer. Throws wire::WireError for an unknown id.
   virtual uint64_t usable_bytes(uint32_t buffer_id) const = 0;
+  // Its writer takes it back. Throws wire::WireError for an unknown id.
+  virtual void remove(uint32_t buffer_id) = 0;
   // Does all reads, whose ranges were checked against usable_bytes(), or throws ConnectionEnded. Either way nothing writes to
   // any `to` afterwards.
   virtual void read(uint32_t buffer_id, const std::vector<Read>& reads, Clock::time_point deadline) = 0;

@@ -28,34 +28,20 @@ const DataServerOptions& validated(const DataServerOptions& options) {
   return options;
 }
 
-std::unique_ptr<UcxPool> open_rdma(const DataServerOptions& options, const SegmentStore& store,
-                                   std::string* refusal) {
-  if (options.rdma == RdmaMode::kOff) return nullptr;
-  try {
-    return std::make_unique<UcxPool>(options.rdma_library, store);
-  } catch (const UcxError& e) {
-    if (options.rdma == RdmaMode::kRequired) throw;
-    *refusal = e.what();
-    return nullptr;
-  }
-}
-
 }  // namespace
 
 DataServer::DataServer(std::shared_ptr<SegmentStore> store, const DataServerOptions& options)
     : store_(std::move(store)),
       options_(validated(options)),
-      rdma_(open_rdma(options, *store_, &rdma_refusal_)),
       context_{*store_,
                options.token,
                std::chrono::milliseconds(options.idle_timeout_ms),
-               rdma_.get(),
-               options.rdma_sessions_max,
                options.connections_max,
                {},
-               options.large_body_bytes_max},
-      tcp_(std::make_unique<ServerListener>(ServerListener::tcp(options.tcp_host, options.tcp_port))),
-      tcp_port_(tcp_->port()) {
+               options.large_body_bytes_max} {
+  open_extensions();
+  tcp_ = std::make_unique<ServerListener>(ServerListener::tcp(options_.tcp_host, options_.tcp_port));
+  tcp_port_ = tcp_->port();
   if (!options_.unix_path.empty())
     unix_ = std::make_unique<ServerListener>(ServerListener::unix_socket(options_.unix_path));
   wake_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -71,6 +57,23 @@ DataServer::DataServer(std::shared_ptr<SegmentStore> store, const DataServerOpti
 DataServer::~DataServer() {
   stop();
   ::close(wake_fd_);
+}
+
+void DataServer::open_extensions() {
+  std::vector<OptionSpec> declared;
+  for (const DataPortExtensionType& type : options_.extensions)
+    declared.insert(declared.end(), type.options.begin(), type.options.end());
+  const DeclaredOptions values(declared, options_.extension_options);
+  for (const DataPortExtensionType& type : options_.extensions) {
+    std::string refusal;
+    auto extension = type.make(*store_, values, &refusal);
+    if (!refusal.empty()) refusals_.emplace(type.name, std::move(refusal));
+    if (extension == nullptr) continue;
+    for (auto& [op, handler] : extension->ops()) context_.ops.add(op, std::move(handler));
+    context_.tcp_features |= extension->features(false);
+    context_.unix_features |= extension->features(true);
+    extensions_.push_back(std::move(extension));
+  }
 }
 
 void DataServer::wake_acceptor() {
@@ -121,13 +124,12 @@ std::map<std::string, uint64_t> DataServer::stats() {
                                       {"internal_errors", c.internal_errors.load()},
                                       {"unix_sockets_remade", c.unix_sockets_remade.load()},
                                       {"ungreeted_dropped", c.ungreeted_dropped.load()},
-                                      {"rdma_active", rdma_ == nullptr ? 0 : 1},
-                                      {"rdma_sessions", rdma_ == nullptr ? 0 : rdma_->sessions.load()},
-                                      {"rdma_sessions_total", c.rdma_sessions_total.load()},
-                                      {"rdma_pulled_bytes", c.rdma_pulled_bytes.load()},
-                                      {"rdma_failures", c.rdma_failures.load()}};
-  out["connections"] = context_.greeted.load();
-  out["large_body_bytes"] = context_.large_body_bytes.load();
+                                      {"connections", context_.greeted.load()},
+                                      {"large_body_bytes", context_.large_body_bytes.load()}};
+  for (const DataPortExtensionType& type : options_.extensions)
+    for (const CounterSpec& declared : type.stats) out[declared.name] = 0;
+  for (const auto& extension : extensions_)
+    for (const auto& [name, value] : extension->stats()) out[name] = value;
   const std::lock_guard lock(mutex_);
   out["ungreeted_connections"] =
       static_cast<uint64_t>(std::count_if(connections_.begin(), connections_.end(), [](const auto& c2) {

@@ -27,14 +27,13 @@ struct DataServerOptions {
   uint32_t idle_timeout_ms = 600000;
   // What the large request bodies (over 64 KiB: some 1,500 keys) of all connections may take at a time.
   uint64_t large_body_bytes_max = 256u << 20;
-  RdmaMode rdma = RdmaMode::kOff;
-  std::string rdma_library;  // empty: the system's
-  uint32_t rdma_sessions_max = 256;
+  std::vector<DataPortExtensionType> extensions;  // there to choose from
+  OptionTexts extension_options;                  // by the names that they declare
 };
 
 class DataServer {
  public:
-  // Binds and starts. Throws std::system_error naming the address, std::invalid_argument, or UcxError when RDMA is required and
+  // Binds and starts. Throws std::system_error naming the address, std::invalid_argument, or what an extension throws that is required and
   // can't be had.
   DataServer(std::shared_ptr<SegmentStore> store, const DataServerOptions& options);
   ~DataServer();
@@ -43,8 +42,8 @@ class DataServer {
 
   uint16_t tcp_port() const { return tcp_port_; }  // also after stop()
   std::map<std::string, uint64_t> stats();
-  // Why RDMA is not offered although it is wanted; empty otherwise.
-  const std::string& rdma_refusal() const { return rdma_refusal_; }
+  // Extensions that are wanted and not offered, and why.
+  const std::map<std::string, std::string>& refusals() const { return refusals_; }
   // Listens on the unix path anew, after somebody has removed the socket file: clients that come from now on find it, connections
   // stay. Throws std::system_error; nothing without a path, or once stopped.
   void remake_unix_socket();
@@ -61,6 +60,7 @@ class DataServer {
     bool dropped = false;  // guarded by mutex_; told to end for a newer one
   };
 
+  void open_extensions();
   void accept_loop() noexcept;
   void accept_from(const ServerListener& listener);
   void start_session(int fd, bool is_unix);
@@ -70,12 +70,12 @@ class DataServer {
 
   std::shared_ptr<SegmentStore> store_;
   const DataServerOptions options_;
-  std::string rdma_refusal_;
-  std::unique_ptr<UcxPool> rdma_;  // null: not offered
+  std::map<std::string, std::string> refusals_;
+  std::vector<std::unique_ptr<DataPortExtension>> extensions_;
   SessionContext context_;
   std::unique_ptr<ServerListener> tcp_;   // both are touched by the acceptor alone while it runs
   std::unique_ptr<ServerListener> unix_;  // null: none
-  uint16_t tcp_port_;
+  uint16_t tcp_port_ = 0;
   int wake_fd_;
   std::thread acceptor_;
 

@@ -37,6 +37,35 @@ struct HeldReads {
 
 }  // namespace
 
+OpTable::OpTable() {
+  const std::pair<Op, void (ServerSession::*)(wire::Reader&)> kBuiltin[] = {
+      {Op::kPin, &ServerSession::on_pin},
+      {Op::kLocate, &ServerSession::on_locate},
+      {Op::kGet, &ServerSession::on_get},
+      {Op::kPut, &ServerSession::on_put},
+      {Op::kUnpin, &ServerSession::on_unpin},
+      {Op::kRemove, &ServerSession::on_remove},
+      {Op::kAttach, &ServerSession::on_attach},
+      {Op::kRegister, &ServerSession::on_register},
+      {Op::kUnregister, &ServerSession::on_unregister},
+      {Op::kPull, &ServerSession::on_pull},
+      {Op::kSuspect, &ServerSession::on_suspect}};
+  for (const auto& [op, method] : kBuiltin) add(op, std::mem_fn(method));
+}
+
+void OpTable::add(Op op, Handler handler) {
+  Handler& place = handlers_[static_cast<uint8_t>(op)];
+  if (place || op == Op::kHello)
+    throw std::logic_error("op " + std::to_string(static_cast<unsigned>(op)) + " is handled already");
+  place = std::move(handler);
+}
+
+const OpTable::Handler& OpTable::at(uint8_t op) const {
+  if (!handlers_[op])
+    throw WireError(Status::kBadRequest, "op " + std::to_string(op) + " is not one of the data port");
+  return handlers_[op];
+}
+
 ServerSession::ServerSession(SessionContext& context, int fd, bool is_unix)
     : context_(context), store_(context.store), socket_(fd, is_unix), holds_(context.store) {}
 
@@ -49,7 +78,7 @@ void ServerSession::run() noexcept {
   } catch (const std::exception&) {
     context_.counters.internal_errors.fetch_add(1, std::memory_order_relaxed);
   }
-  rdma_.reset();
+  part_.reset();
   forget_large_body();
   if (is_greeted()) context_.greeted.fetch_sub(1);
 }
@@ -175,7 +204,7 @@ bool ServerSession::hello() {
       .u32(wire::kBodyBytesMax)
       .u64(wire::kPayloadBytesMax);
   const uint32_t features =
-      socket_.is_unix() ? wire::kFeatureUnix : (context_.rdma != nullptr ? wire::kFeatureRdma : 0);
+      socket_.is_unix() ? wire::kFeatureUnix | context_.unix_features : context_.tcp_features;
   reply.raw(store_.options().pool_id.data(), 16).u32(features);
   send_reply(reply);
   return true;
@@ -184,7 +213,7 @@ bool ServerSession::hello() {
 bool ServerSession::serve_one() {
   forget_large_body();
   const auto idle_deadline = Clock::now() + context_.idle_timeout;
-  SocketCompanion* companion = rdma_ == nullptr ? nullptr : &rdma_->companion();
+  SocketCompanion* companion = part_ == nullptr ? nullptr : part_->companion();
   while (!socket_.wait_readable(std::min(idle_deadline, holds_.next_deadline()), companion)) {
     holds_.expire(Clock::now());
     if (Clock::now() >= idle_deadline) return false;
@@ -198,7 +227,7 @@ bool ServerSession::serve_one() {
     wire::Reader body(body_.data(), body_.size());
     if (request_.payload_bytes != 0 && static_cast<Op>(request_.op) != Op::kPut)
       throw WireError(Status::kBadRequest, "only PUT carries a payload");
-    dispatch(body);
+    context_.ops.at(request_.op)(*this, body);
     return true;
   } catch (const ConnectionEnded&) {
     throw;
@@ -215,40 +244,6 @@ bool ServerSession::serve_one() {
   if (payload_taken_) return true;
   socket_.linger();
   return false;
-}
-
-void ServerSession::dispatch(wire::Reader& body) {
-  switch (static_cast<Op>(request_.op)) {
-    case Op::kPin:
-      return on_pin(body);
-    case Op::kLocate:
-      return on_locate(body);
-    case Op::kGet:
-      return on_get(body);
-    case Op::kPut:
-      return on_put(body);
-    case Op::kUnpin:
-      return holds_.drop(body.u32("locate_id"));
-    case Op::kRemove:
-      return on_remove(body);
-    case Op::kAttach:
-      return on_attach();
-    case Op::kRegister:
-      return on_register(body);
-    case Op::kUnregister:
-      return on_unregister(body);
-    case Op::kPull:
-      return on_pull(body);
-    case Op::kSuspect:
-      return on_suspect(body);
-    case Op::kRdmaConnect:
-      return on_rdma_connect(body);
-    case Op::kRdmaRegister:
-      return on_rdma_register(body);
-    default:
-      throw WireError(Status::kBadRequest,
-                      "op " + std::to_string(request_.op) + " is not one of the data port");
-  }
 }
 
 void ServerSession::on_pin(wire::Reader& body) {
@@ -327,25 +322,13 @@ void ServerSession::on_put(wire::Reader& body) {
   reply_statuses(durable ? Status::kOk : Status::kNotCommitted, transfer.statuses());
 }
 
-void ServerSession::pull_by_rdma(PutTransfer& transfer, const PutRequest& put, const PullPieces& pieces) {
-  try {
-    transfer.pull(*rdma_, pieces);
-  } catch (const ConnectionEnded&) {
-    // A writer that has gone is no failure of RDMA's.
-    if (!socket_.peer_has_closed()) context_.counters.rdma_failures.fetch_add(1, std::memory_order_relaxed);
-    throw;
-  }
-  context_.counters.rdma_pulled_bytes.fetch_add(put.total_bytes, std::memory_order_relaxed);
-}
-
 void ServerSession::on_pull(wire::Reader& body) {
-  const bool by_rdma = !socket_.is_unix();
-  if (by_rdma) require_rdma();
+  RemoteMemory* const remote = socket_.is_unix() ? nullptr : &require_remote_memory();
   const PutRequest put = read_put_request(body);
-  const PullPieces pieces = read_pull_pieces(body, put, by_rdma);
+  const PullPieces pieces = read_pull_pieces(body, put, remote != nullptr);
   PutTransfer transfer(store_, put, context_.stopping);
-  if (by_rdma)
-    pull_by_rdma(transfer, put, pieces);
+  if (remote != nullptr)
+    transfer.pull(*remote, pieces);
   else
     transfer.pull(buffers_, pieces);
   // A writer whose deadline has passed closes its connection before it lets anybody touch its memory again. While
@@ -374,36 +357,22 @@ void ServerSession::require_unix() const {
   if (!socket_.is_unix()) throw WireError(Status::kBadRequest, "this op needs the unix socket");
 }
 
-UcxSegmentSession& ServerSession::require_rdma() const {
-  if (rdma_ == nullptr)
-    throw WireError(Status::kBadRequest, "this op needs the unix socket, or RDMA_CONNECT before it");
-  return *rdma_;
+RemoteMemory& ServerSession::require_remote_memory() const {
+  RemoteMemory* const memory = part_ == nullptr ? nullptr : part_->memory();
+  if (memory == nullptr)
+    throw WireError(Status::kBadRequest,
+                    "this op needs the unix socket, or a connection that registers memory");
+  return *memory;
 }
 
-void ServerSession::on_rdma_connect(wire::Reader& body) {
-  if (context_.rdma == nullptr || socket_.is_unix())
-    throw WireError(Status::kBadRequest, "this connection offers no RDMA");
-  if (rdma_ != nullptr) throw WireError(Status::kBadRequest, "RDMA is connected already");
-  const std::vector<uint8_t> address = rdma_codec::read_connect(body);
-  if (context_.rdma->sessions.load(std::memory_order_relaxed) >= context_.rdma_sessions_max)
-    throw WireError(Status::kUnavailable, "over " + std::to_string(context_.rdma_sessions_max) +
-                                              " RDMA connections: raise rdma_sessions_max");
-  try {
-    rdma_ = std::make_unique<UcxSegmentSession>(*context_.rdma, address, socket_.fd());
-  } catch (const UcxError& e) {
-    context_.counters.rdma_failures.fetch_add(1, std::memory_order_relaxed);
-    throw WireError(Status::kUnavailable, e.what());
-  }
-  context_.counters.rdma_sessions_total.fetch_add(1, std::memory_order_relaxed);
-  wire::Writer reply = reply_body(Status::kOk);
-  rdma_codec::write_connect_reply(reply, rdma_->describe());
-  send_reply(reply);
+void ServerSession::set_part(std::unique_ptr<SessionPart> part) {
+  if (part_ != nullptr) throw WireError(Status::kBadRequest, "this connection has its transport already");
+  part_ = std::move(part);
 }
 
-void ServerSession::on_rdma_register(wire::Reader& body) {
-  const uint32_t id = require_rdma().add(rdma_codec::read_register(body));
-  wire::Writer reply = reply_body(Status::kOk);
-  reply.u32(id).u32(0);
+void ServerSession::reply(const wire::Writer& fields) {
+  wire::Writer reply = reply_body(Status::kOk, {}, fields.size());
+  reply.raw(fields.data(), fields.size());
   send_reply(reply);
 }
 
@@ -412,11 +381,13 @@ void ServerSession::on_unregister(wire::Reader& body) {
   if (socket_.is_unix())
     buffers_.remove(id);
   else
-    require_rdma().remove(id);
+    require_remote_memory().remove(id);
   send_reply(reply_body(Status::kOk));
 }
 
-void ServerSession::on_attach() {
+void ServerSession::on_unpin(wire::Reader& body) { holds_.drop(body.u32("locate_id")); }
+
+void ServerSession::on_attach(wire::Reader&) {
   require_unix();
   wire::Writer reply = reply_body(Status::kOk);
   reply.u64(store_.pool().map_bytes()).u64(0).u32(store_.slot_count()).u32(sizeof(SlotHeader));

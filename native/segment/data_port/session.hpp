@@ -3,8 +3,10 @@
 // given back when run() returns.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -12,19 +14,35 @@
 
 #include "protocol/put_request.hpp"
 #include "protocol/wire.hpp"
+#include "segment/data_port/extension.hpp"
 #include "segment/data_port/holds.hpp"
 #include "segment/data_port/put_transfer.hpp"
 #include "segment/data_port/registered_buffers.hpp"
 #include "segment/data_port/socket.hpp"
 #include "segment/segment_store.hpp"
-#include "transports/ucx/segment/session.hpp"
 
 namespace kvstore {
 
 struct DataServerCounters {
   std::atomic<uint64_t> connections_total{0}, requests{0}, bad_requests{0}, refused_connections{0},
-      unauthorized{0}, internal_errors{0}, ungreeted_dropped{0}, unix_sockets_remade{0},
-      rdma_sessions_total{0}, rdma_pulled_bytes{0}, rdma_failures{0};
+      unauthorized{0}, internal_errors{0}, ungreeted_dropped{0}, unix_sockets_remade{0};
+};
+
+class ServerSession;
+
+// What answers each op. Filled before the first session, constant from then on.
+class OpTable {
+ public:
+  using Handler = std::function<void(ServerSession&, wire::Reader& body)>;
+  // The ops of the data port itself.
+  OpTable();
+  // Throws std::logic_error when the op has a handler already.
+  void add(wire::Op op, Handler handler);
+  // Throws wire::WireError for an op that nobody added.
+  const Handler& at(uint8_t op) const;
+
+ private:
+  std::array<Handler, 256> handlers_;
 };
 
 // What all sessions of a server share; outlives them.
@@ -32,28 +50,35 @@ struct SessionContext {
   SegmentStore& store;
   std::string token;
   std::chrono::milliseconds idle_timeout;
-  UcxPool* rdma = nullptr;  // null: not offered
-  uint32_t rdma_sessions_max = 0;
   uint32_t connections_max = 0;               // that have said HELLO
   std::atomic<uint32_t> greeted{0};           // now
   uint64_t large_body_bytes_max = 0;          // see DataServerOptions
   std::atomic<uint64_t> large_body_bytes{0};  // now
+  OpTable ops;
+  uint32_t tcp_features = 0;  // bits that extensions add to HELLO's reply
+  uint32_t unix_features = 0;
   std::atomic<bool> stopping{false};
   DataServerCounters counters;
 };
 
-class ServerSession {
+class ServerSession final : public ExtensionSession {
  public:
   // Owns `fd`.
   ServerSession(SessionContext& context, int fd, bool is_unix);
 
   void run() noexcept;
   void shutdown() { socket_.shutdown(); }
-  bool is_unix() const { return socket_.is_unix(); }
   // The peer has said HELLO, with the right token. From any thread.
   bool is_greeted() const { return greeted_.load(std::memory_order_relaxed); }
 
+  bool is_unix() const override { return socket_.is_unix(); }
+  int fd() const override { return socket_.fd(); }
+  SessionPart* part() const override { return part_.get(); }
+  void set_part(std::unique_ptr<SessionPart> part) override;
+  void reply(const wire::Writer& fields) override;
+
  private:
+  friend class OpTable;
   using Clock = SegmentStore::Clock;
 
   bool hello();
@@ -64,24 +89,21 @@ class ServerSession {
   // False: over the cap of all sessions.
   bool read_body();
   void forget_large_body() noexcept;
-  void dispatch(wire::Reader& body);
 
   void on_pin(wire::Reader& body);
   void on_locate(wire::Reader& body);
   void on_get(wire::Reader& body);
   void on_put(wire::Reader& body);
   void on_remove(wire::Reader& body);
-  void on_attach();
+  void on_unpin(wire::Reader& body);
+  void on_attach(wire::Reader& body);
   void on_register(wire::Reader& body);
   void on_pull(wire::Reader& body);
-  void pull_by_rdma(PutTransfer& transfer, const PutRequest& put, const PullPieces& pieces);
   void on_suspect(wire::Reader& body);
-  void on_rdma_connect(wire::Reader& body);
-  void on_rdma_register(wire::Reader& body);
   void on_unregister(wire::Reader& body);
   bool committed(bool wanted, uint64_t seq, uint32_t timeout_ms);
   void require_unix() const;
-  UcxSegmentSession& require_rdma() const;
+  RemoteMemory& require_remote_memory() const;
 
   void reply_statuses(wire::Status status, const SegmentStore::Statuses& statuses);
   void reply_error(wire::Status status, std::string_view text);
@@ -95,7 +117,7 @@ class ServerSession {
   std::atomic<bool> greeted_{false};
   SessionHolds holds_;
   RegisteredBuffers buffers_;
-  std::unique_ptr<UcxSegmentSession> rdma_;  // null until the client asks for it
+  std::unique_ptr<SessionPart> part_;  // null until the client asks for it
   wire::Header request_;
   std::vector<uint8_t> body_;
   uint64_t large_body_bytes_ = 0;  // this session's share of context_.large_body_bytes

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "builtin/builtin.hpp"
 #include "check.hpp"
 #include "client/client_test_peers.hpp"
 #include "client/page_client.hpp"
@@ -69,8 +70,15 @@ inline void fill(uint8_t* to, size_t n, unsigned seed) {
   for (size_t i = 0; i < n; ++i) to[i] = static_cast<uint8_t>(random());
 }
 
+inline PageClientOptions client_options() {
+  PageClientOptions options;
+  options.transports = builtin_transports();
+  return options;
+}
+
 struct Fixture {
-  explicit Fixture(PageClientOptions options = {}) : client({{"127.0.0.1", directory.port(), ""}}, options) {}
+  explicit Fixture(const PageClientOptions& options = client_options())
+      : client({{"127.0.0.1", directory.port(), ""}}, options) {}
   void open() {
     const auto [status, opened] =
         client.open_namespace("{\"model\":\"m\"}", "m", Deadline::after_ms(kPlentyMs));
@@ -86,7 +94,10 @@ struct Fixture {
   void exists(Batch& b, uint32_t pin_ms, int64_t ms = kPlentyMs) {
     client.exists(handle, b.keys, pin_ms, Deadline::after_ms(ms), b.statuses.data());
   }
-  uint64_t count(Counter c) const { return client.counters().value(c); }
+  template <typename CounterOrName>
+  uint64_t count(CounterOrName counter) const {
+    return client.counters().value(counter);
+  }
 
   TestDirectory directory;
   PageClient client;
@@ -94,8 +105,8 @@ struct Fixture {
 };
 
 inline PageClientOptions tcp_only() {
-  PageClientOptions options;
-  options.same_host = false;
+  PageClientOptions options = client_options();
+  options.transport_options["same_host"] = "false";
   return options;
 }
 

@@ -14,8 +14,12 @@ using wire::Status;
 
 namespace {
 
-void round_trip(PageClientOptions options, bool with_unix, bool registered, Counter get_path,
-                Counter put_path) {
+constexpr const char* kTcpGet = "transport_tcp_bytes_get";
+constexpr const char* kSameHostGet = "transport_same_host_bytes_get";
+constexpr const char* kPutPulled = "put_pulled_bytes";
+
+void round_trip(PageClientOptions options, bool with_unix, bool registered, const char* get_path,
+                const char* put_path) {
   options.run_bytes = 65536;
   Fixture f(options);
   const std::string path = with_unix ? socket_path() : "";
@@ -45,9 +49,8 @@ void round_trip(PageClientOptions options, bool with_unix, bool registered, Coun
     CHECK(std::equal(back.begin(), back.end(), source));
   }
   CHECK(f.count(get_path) > 0 && f.count(put_path) > 0);
-  for (const Counter other : {Counter::kTcpBytesGet, Counter::kSameHostBytesGet})
-    CHECK_EQ(f.count(other) > 0, other == get_path);
-  if (with_unix) CHECK_EQ(f.count(Counter::kPutPulledBytes) > 0, registered);
+  for (const char* other : {kTcpGet, kSameHostGet}) CHECK_EQ(f.count(other) > 0, other == get_path);
+  if (with_unix) CHECK_EQ(f.count(kPutPulled) > 0, registered);
   CHECK_EQ(
       f.count(Counter::kTimeouts) + f.count(Counter::kProtocolErrors) + f.count(Counter::kInternalErrors),
       0u);
@@ -56,15 +59,15 @@ void round_trip(PageClientOptions options, bool with_unix, bool registered, Coun
 }  // namespace
 
 TEST(objects_of_odd_sizes_and_many_pieces_come_back_over_tcp) {
-  round_trip(tcp_only(), false, false, Counter::kTcpBytesGet, Counter::kTcpBytesPut);
+  round_trip(tcp_only(), false, false, kTcpGet, "transport_tcp_bytes_put");
 }
 
 TEST(objects_put_from_plain_memory_come_back_on_the_same_host) {
-  round_trip({}, true, false, Counter::kSameHostBytesGet, Counter::kSameHostBytesPut);
+  round_trip(client_options(), true, false, kSameHostGet, "transport_same_host_bytes_put");
 }
 
 TEST(objects_pulled_out_of_a_shared_buffer_come_back_on_the_same_host) {
-  round_trip({}, true, true, Counter::kSameHostBytesGet, Counter::kPutPulledBytes);
+  round_trip(client_options(), true, true, kSameHostGet, kPutPulled);
 }
 
 TEST(a_get_after_an_exists_asks_no_master) {
@@ -104,8 +107,8 @@ TEST(what_the_directory_promises_and_the_segment_does_not_have_is_a_miss) {
 
 TEST(an_object_of_another_length_is_never_copied) {
   for (const bool same_host : {false, true}) {
-    PageClientOptions options;
-    options.same_host = same_host;
+    PageClientOptions options = client_options();
+    options.transport_options["same_host"] = same_host ? "true" : "false";
     Fixture f(options);
     TestSegment segment(f.directory, 0, 1, same_host ? socket_path() : "");
     f.open();
@@ -125,7 +128,7 @@ TEST(a_bumped_namespace_is_empty_for_a_client_that_did_not_bump_it) {
   Fixture f;
   TestSegment segment(f.directory, 0, 1);
   f.open();
-  PageClient second({{"127.0.0.1", f.directory.port(), ""}}, {});
+  PageClient second({{"127.0.0.1", f.directory.port(), ""}}, client_options());
   const auto opened = second.open_namespace("{\"model\":\"m\"}", "m", Deadline::after_ms(kPlentyMs));
   CHECK(opened.first == Status::kOk);
   std::vector<uint8_t> memory(8 * 5000);
@@ -165,7 +168,7 @@ TEST(a_removed_object_is_gone_and_a_fetch_finds_only_what_is_there) {
 }
 
 TEST(eight_threads_share_one_client) {
-  PageClientOptions options;
+  PageClientOptions options = client_options();
   options.run_bytes = 65536;
   Fixture f(options);
   TestSegment near(f.directory, 0, 1, socket_path()), far(f.directory, 1, 2);

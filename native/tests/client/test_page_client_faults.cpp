@@ -265,7 +265,8 @@ TEST(a_dead_or_hung_master_is_replaced_by_the_next_one) {
     dead_port = gone.port();
   }
   PageClient client(
-      {{"127.0.0.1", dead_port, ""}, {"127.0.0.1", hung.port(), ""}, {"127.0.0.1", good.port(), ""}}, {});
+      {{"127.0.0.1", dead_port, ""}, {"127.0.0.1", hung.port(), ""}, {"127.0.0.1", good.port(), ""}},
+      client_options());
   const auto start = Deadline::Clock::now();
   CHECK(client.open_namespace("{}", "", Deadline::after_ms(2000)).first == Status::kOk);
   CHECK(elapsed_ms(start) <= 2000 + kLateMsMax);

@@ -5,6 +5,7 @@
 
 #include "check.hpp"
 #include "transports/ucx/core/codec.hpp"
+#include "transports/ucx/core/mode.hpp"
 
 using namespace kvstore;
 using namespace kvstore::rdma_codec;

@@ -25,6 +25,7 @@ class OwnMemory : public RemoteMemory {
     if (buffer_id != kBuffer) throw wire::WireError(Status::kBadRequest, "no such buffer");
     return bytes_.size();
   }
+  void remove(uint32_t) override {}
   void read(uint32_t, const std::vector<Read>& reads, Clock::time_point) override {
     if (fails) throw ConnectionEnded("the writer is gone");
     for (const Read& r : reads) {

@@ -2,58 +2,29 @@
 
 #include <algorithm>
 
+#include "client/connection/registrations.hpp"
+
 namespace kvstore {
 namespace {
 
 using wire::Op;
 using wire::Status;
 
-bool still_registered(uint64_t id, const TransportContext& context) {
-  return context.registered.current(id) || RegisteredMemory::shared_buffers().current(id);
-}
-
 }  // namespace
 
 PullSender::PullSender(const TransportBatch& batch, std::shared_ptr<const RegisteredRange> range,
-                       TransportContext& context)
+                       const TransportContext& context, Count& moved, Count& pulled)
     : batch_(batch),
       range_(std::move(range)),
       context_(context),
-      socket_sender_(batch, context.counters, Counter::kSameHostBytesPut) {}
+      moved_(moved),
+      pulled_(pulled),
+      socket_sender_(batch, moved) {}
 
 std::shared_ptr<const RegisteredRange> PullSender::range_of(const TransportBatch& batch,
                                                             const TransportContext& context) {
-  const auto address = reinterpret_cast<uint64_t>(batch.memory->piece(batch.entries.front(), 0).iov_base);
-  auto range = context.registered.find(address);
-  if (range == nullptr) range = RegisteredMemory::shared_buffers().find(address);
+  auto range = registered_range_of(batch.memory->piece(batch.entries.front(), 0).iov_base, context);
   return range != nullptr && range->fd >= 0 ? range : nullptr;
-}
-
-size_t PullSender::run_entries_max(const TransportBatch& batch) {
-  size_t pieces = 1;
-  for (uint32_t shard = 0; shard < batch.keys->shard_count; ++shard)
-    pieces = std::max(pieces, batch.memory->piece_count(shard));
-  return std::clamp<size_t>(kPullRunPieces / pieces, 1, kRunEntriesMax);
-}
-
-NetStatus unregister_stale(FrameConnection& connection, const TransportContext& context,
-                           const Deadline& deadline) {
-  auto& known = connection.registrations();
-  for (size_t i = 0; i < known.size();) {
-    if (still_registered(known[i].registration, context)) {
-      ++i;
-      continue;
-    }
-    wire::Writer body(4);
-    body.u32(known[i].buffer_id);
-    uint32_t id = 0;
-    FrameReply reply;
-    NetStatus status = connection.send_request(Op::kUnregister, body.data(), body.size(), 0, deadline, &id);
-    if (status == NetStatus::kOk) status = connection.receive_reply(Op::kUnregister, id, 0, deadline, &reply);
-    if (status != NetStatus::kOk) return status;
-    known.erase(known.begin() + static_cast<std::ptrdiff_t>(i));
-  }
-  return NetStatus::kOk;
 }
 
 NetStatus PullSender::prepare(FrameConnection& connection, const Deadline& deadline) {
@@ -116,8 +87,8 @@ NetStatus PullSender::send(FrameConnection& connection, const EntryRun& run,
   *op = Op::kPull;
   const NetStatus status = connection.send_request(*op, body.data(), body.size(), 0, deadline, request_id);
   if (status == NetStatus::kOk) {
-    context_.counters.add(Counter::kSameHostBytesPut, run.bytes);
-    context_.counters.add(Counter::kPutPulledBytes, run.bytes);
+    moved_.add(run.bytes);
+    pulled_.add(run.bytes);
   }
   return status;
 }

@@ -8,18 +8,12 @@
 
 namespace kvstore {
 
-// Pieces a request describes at most: 12 bytes each, far under the body cap, and enough for any run worth overlapping.
-constexpr size_t kPullRunPieces = 65536;
-
-// Has the peer forget those of the connection's registrations that are no longer registered here.
-NetStatus unregister_stale(FrameConnection& connection, const TransportContext& context,
-                           const Deadline& deadline);
-
 // Serves the stripes of one put concurrently. Runs that don't lie wholly in the range go over the socket.
 class PullSender : public RunSender {
  public:
+  // `moved` counts the bytes, `pulled` those of them that the segment fetched by itself.
   PullSender(const TransportBatch& batch, std::shared_ptr<const RegisteredRange> range,
-             TransportContext& context);
+             const TransportContext& context, Count& moved, Count& pulled);
 
   // Registers the range with the connection, and drops what is no longer registered here.
   NetStatus prepare(FrameConnection& connection, const Deadline& deadline) override;
@@ -29,13 +23,13 @@ class PullSender : public RunSender {
   // The range that holds the batch's first piece, or null: then there is nothing to pull from.
   static std::shared_ptr<const RegisteredRange> range_of(const TransportBatch& batch,
                                                          const TransportContext& context);
-  // How many entries of the batch a request may describe.
-  static size_t run_entries_max(const TransportBatch& batch);
 
  private:
   const TransportBatch& batch_;
   const std::shared_ptr<const RegisteredRange> range_;
-  TransportContext& context_;
+  const TransportContext& context_;
+  Count& moved_;
+  Count& pulled_;
   SocketRunSender socket_sender_;
 };
 

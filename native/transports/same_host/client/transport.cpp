@@ -6,6 +6,9 @@
 #include <atomic>
 
 #include "base/digest.hpp"
+#include "client/connection/data_channel.hpp"
+#include "client/connection/registrations.hpp"
+#include "transports/same_host/client/attached_pool.hpp"
 #include "transports/same_host/client/pull_sender.hpp"
 
 namespace kvstore {
@@ -21,22 +24,34 @@ constexpr uint64_t kCopyShareBytesMin = 256u << 10;
 // How much is copied between two looks at the clock.
 constexpr size_t kCopyStepBytes = 1u << 20;
 
-}  // namespace
+constexpr const char* kName = "same_host";
+constexpr const char* kPulledBytes = "put_pulled_bytes";
 
-SameHostTransport::SameHostTransport(const SegmentRecord& segment, TransportContext& context)
-    : context_(context),
-      channel_({"", 0, segment.unix_path}, segment.pool_id, context, Counter::kSameHostBytesGet,
-               Counter::kSameHostBytesPut) {}
+class SameHostTransport : public Transport {
+ public:
+  SameHostTransport(const SegmentRecord& segment, TransportContext& context)
+      : context_(context),
+        channel_({"", 0, segment.unix_path}, segment.pool_id, context, kName),
+        pulled_bytes_(context.counters.named(kPulledBytes)) {}
 
-std::unique_ptr<Transport> SameHostTransport::open(const SegmentRecord& segment, TransportContext& context,
-                                                   const Deadline& deadline, NetStatus* why) {
-  *why = NetStatus::kUnreachable;
-  if (!context.same_host_enabled || segment.unix_path.empty()) return nullptr;
-  std::unique_ptr<SameHostTransport> transport(new SameHostTransport(segment, context));
-  *why = transport->attach(segment, deadline);
-  if (*why != NetStatus::kOk) return nullptr;
-  return transport;
-}
+  const char* name() const override { return kName; }
+  bool same_host() const override { return true; }
+  NetStatus submit(TransportBatch& batch, const Deadline& deadline) override;
+  NetStatus attach(const SegmentRecord& segment, const Deadline& deadline);
+
+ private:
+  NetStatus get(TransportBatch& batch, const Deadline& deadline);
+  NetStatus get_run(FrameConnection& connection, const EntryRun& run, TransportBatch& batch,
+                    const Deadline& deadline);
+  void copy_entry(const data_codec::Location& location, uint32_t entry, TransportBatch& batch,
+                  const Deadline& deadline);
+  NetStatus put(TransportBatch& batch, const Deadline& deadline);
+
+  TransportContext& context_;
+  DataChannel channel_;
+  Count& pulled_bytes_;
+  std::unique_ptr<AttachedPool> pool_;
+};
 
 NetStatus SameHostTransport::attach(const SegmentRecord& segment, const Deadline& deadline) {
   ConnectionPool::Lease lease;
@@ -80,8 +95,8 @@ NetStatus SameHostTransport::submit(TransportBatch& batch, const Deadline& deadl
 NetStatus SameHostTransport::put(TransportBatch& batch, const Deadline& deadline) {
   auto range = PullSender::range_of(batch, context_);
   if (range == nullptr) return channel_.put(batch, deadline);
-  PullSender sender(batch, std::move(range), context_);
-  return channel_.put(batch, deadline, sender, {context_.run_bytes, PullSender::run_entries_max(batch)});
+  PullSender sender(batch, std::move(range), context_, channel_.bytes_put(), pulled_bytes_);
+  return channel_.put(batch, deadline, sender, {context_.run_bytes, pull_run_entries_max(batch)});
 }
 
 NetStatus SameHostTransport::get(TransportBatch& batch, const Deadline& deadline) {
@@ -165,8 +180,48 @@ void SameHostTransport::copy_entry(const data_codec::Location& location, uint32_
     context_.counters.add(Counter::kDigestMismatches);
   } else {
     batch.set_status(entry, Status::kOk);
-    context_.counters.add(Counter::kSameHostBytesGet, length);
+    channel_.bytes_get().add(length);
   }
+}
+
+class SameHostFactory : public TransportFactory {
+ public:
+  explicit SameHostFactory(TransportContext& context) : context_(context) {}
+
+  // Null unless the unix path of the map leads to the pool that the map promises, and that pool can be attached.
+  std::unique_ptr<Transport> open(const SegmentRecord& segment, const Deadline& deadline,
+                                  NetStatus* why) override {
+    *why = NetStatus::kUnreachable;
+    if (segment.unix_path.empty()) return nullptr;
+    auto transport = std::make_unique<SameHostTransport>(segment, context_);
+    *why = transport->attach(segment, deadline);
+    if (*why != NetStatus::kOk) return nullptr;
+    return transport;
+  }
+  bool near(const SegmentRecord& segment) const override {
+    return !segment.unix_path.empty() && ::access(segment.unix_path.c_str(), W_OK) == 0;
+  }
+
+ private:
+  TransportContext& context_;
+};
+
+std::unique_ptr<TransportFactory> make_same_host(TransportContext& context, const DeclaredOptions& options,
+                                                 std::string*) {
+  if (!options.flag("same_host")) return nullptr;
+  return std::make_unique<SameHostFactory>(context);
+}
+
+}  // namespace
+
+TransportType same_host_transport() {
+  return {
+      kName,
+      30,
+      TransportType::Reach::kSameHost,
+      {{"same_host", "true", "whether the shared memory of segments on this host may be used"}},
+      {{kPulledBytes, "of transport_same_host_bytes_put: copied by the segment out of registered memory"}},
+      make_same_host};
 }
 
 }  // namespace kvstore

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/digest.hpp"
+#include "client/connection/registrations.hpp"
 
 namespace kvstore {
 namespace {
@@ -50,9 +51,9 @@ class PieceWriter {
 const UcxMemory* UcxGet::memory_of(const iovec& piece) {
   for (const auto& known : memories_)
     if (known->contains(piece.iov_base, piece.iov_len)) return known.get();
-  const auto range = registered_range_of(piece.iov_base, context_);
+  const auto range = registered_range_of(piece.iov_base, shared_.context);
   if (range == nullptr) return nullptr;
-  auto memory = rdma_memory_of(range, context_);
+  auto memory = shared_.memory_of(range);
   if (memory == nullptr || !memory->contains(piece.iov_base, piece.iov_len)) return nullptr;
   memories_.push_back(std::move(memory));
   return memories_.back().get();
@@ -146,7 +147,7 @@ NetStatus UcxGet::finish(const std::vector<Item>& items) {
       PieceWriter writer(*batch_.memory, entry);
       writer.write(items[i].bounced, batch_.memory->entry_bytes(entry));
       crc = writer.crc();
-      context_.counters.add(Counter::kRdmaBouncedBytes, batch_.memory->entry_bytes(entry));
+      shared_.bounced_bytes.add(batch_.memory->entry_bytes(entry));
     } else {
       for (size_t j = 0; j < batch_.memory->piece_count(entry); ++j) {
         const iovec piece = batch_.memory->piece(entry, j);
@@ -172,7 +173,7 @@ NetStatus UcxGet::fetch_large(uint32_t entry, const data_codec::Location& locati
   std::vector<uint64_t> generations;
   const NetStatus status = session_.read_generations({location.slot}, deadline_, &generations);
   if (status != NetStatus::kOk) return status;
-  context_.counters.add(Counter::kRdmaBouncedBytes, bytes);
+  shared_.bounced_bytes.add(bytes);
   conclude(entry, location, generations[0], writer.crc());
   return NetStatus::kOk;
 }
@@ -181,13 +182,13 @@ void UcxGet::conclude(uint32_t entry, const data_codec::Location& location, uint
                       uint32_t crc) {
   if (generation != location.generation) {
     batch_.set_status(entry, Status::kMiss);
-    context_.counters.add(Counter::kGenerationMismatches);
+    shared_.context.counters.add(Counter::kGenerationMismatches);
   } else if (crc != location.digest) {
     batch_.set_status(entry, Status::kDigestMismatch);
-    context_.counters.add(Counter::kDigestMismatches);
+    shared_.context.counters.add(Counter::kDigestMismatches);
   } else {
     batch_.set_status(entry, Status::kOk);
-    context_.counters.add(Counter::kRdmaBytesGet, batch_.memory->entry_bytes(entry));
+    shared_.bytes_get.add(batch_.memory->entry_bytes(entry));
   }
 }
 

@@ -17,9 +17,8 @@ namespace kvstore {
 // One thread's, for one stripe of a get.
 class UcxGet {
  public:
-  UcxGet(UcxClientSession& session, TransportBatch& batch, TransportContext& context,
-         const Deadline& deadline)
-      : session_(session), batch_(batch), context_(context), deadline_(deadline) {}
+  UcxGet(UcxClientSession& session, TransportBatch& batch, UcxShared& shared, const Deadline& deadline)
+      : session_(session), batch_(batch), shared_(shared), deadline_(deadline) {}
 
   bool needs_bounce(const std::vector<EntryRun>& runs);
   // Sets the statuses of those entries that it got to. On anything but kOk nothing writes to the caller's memory any more.
@@ -41,7 +40,7 @@ class UcxGet {
 
   UcxClientSession& session_;
   TransportBatch& batch_;
-  TransportContext& context_;
+  UcxShared& shared_;
   const Deadline deadline_;
   std::vector<std::shared_ptr<const UcxMemory>>
       memories_;  // used so far, and kept for the length of the call

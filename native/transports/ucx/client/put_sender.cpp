@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/digest.hpp"
-#include "transports/same_host/client/pull_sender.hpp"
+#include "client/connection/registrations.hpp"
 
 namespace kvstore {
 
@@ -19,38 +19,35 @@ struct UcxPutSender::Described {
   std::vector<uint32_t> digests;
 };
 
-UcxPutSender::UcxPutSender(const TransportBatch& batch, TransportContext& context, const PeerId& pool_id)
-    : batch_(batch),
-      context_(context),
-      pool_id_(pool_id),
-      socket_sender_(batch, context.counters, Counter::kTcpBytesPut) {
+UcxPutSender::UcxPutSender(const TransportBatch& batch, UcxShared& shared, const PeerId& pool_id)
+    : batch_(batch), shared_(shared), pool_id_(pool_id), socket_sender_(batch, shared.socket_bytes_put) {
   const uint32_t entry = batch.entries.front();
   const size_t pieces = batch.memory->piece_count(entry);
   // Small pieces are cheaper to copy than to read one by one.
   if (pieces > 1 && batch.memory->entry_bytes(entry) / pieces < kPackedPartBytes) return;
-  range_ = registered_range_of(batch.memory->piece(entry, 0).iov_base, context);
-  if (range_ != nullptr) memory_ = rdma_memory_of(range_, context);
+  range_ = registered_range_of(batch.memory->piece(entry, 0).iov_base, shared.context);
+  if (range_ != nullptr) memory_ = shared.memory_of(range_);
 }
 
 RunLimits UcxPutSender::run_limits() const {
-  if (memory_ != nullptr) return {context_.run_bytes, PullSender::run_entries_max(batch_)};
+  if (memory_ != nullptr) return {shared_.context.run_bytes, pull_run_entries_max(batch_)};
   // A run ends with the key that reaches the limit: then it still fits a part of the bounce memory.
   uint64_t key_bytes = 0;
   for (uint32_t shard = 0; shard < batch_.keys->shard_count; ++shard)
     key_bytes += batch_.memory->entry_bytes(shard);
   const uint64_t room = UcxClientSession::kBouncePartBytes;
-  return {std::min(context_.run_bytes, key_bytes < room ? room - key_bytes : 1), kRunEntriesMax};
+  return {std::min(shared_.context.run_bytes, key_bytes < room ? room - key_bytes : 1), kRunEntriesMax};
 }
 
 NetStatus UcxPutSender::prepare(FrameConnection& connection, const Deadline& deadline) {
   UcxClientSession* session = nullptr;
-  NetStatus status = UcxClientSession::of(connection, context_, pool_id_, deadline, &session);
-  if (status == NetStatus::kUnreachable && context_.tcp_enabled) {
-    context_.counters.add(Counter::kRdmaFallbacks);
+  NetStatus status = UcxClientSession::of(connection, shared_, pool_id_, deadline, &session);
+  if (status == NetStatus::kUnreachable && shared_.socket_allowed) {
+    shared_.fallbacks.add();
     return NetStatus::kOk;  // over the socket
   }
   if (status != NetStatus::kOk) return status;
-  status = unregister_stale(connection, context_, deadline);
+  status = unregister_stale(connection, shared_.context, deadline);
   if (status != NetStatus::kOk) return status;
   if (memory_ == nullptr) return session->register_bounce(deadline);
   auto& known = connection.registrations();
@@ -105,7 +102,7 @@ bool UcxPutSender::describe_bounced(UcxClientSession& session, const EntryRun& r
     }
     out->digests.push_back(crc);
   }
-  context_.counters.add(Counter::kRdmaBouncedBytes, run.bytes);
+  shared_.bounced_bytes.add(run.bytes);
   return true;
 }
 
@@ -128,7 +125,7 @@ NetStatus UcxPutSender::send(FrameConnection& connection, const EntryRun& run,
       .raw(where.digests.data(), where.digests.size() * sizeof(uint32_t));
   *op = wire::Op::kPull;
   const NetStatus status = connection.send_request(*op, body.data(), body.size(), 0, deadline, request_id);
-  if (status == NetStatus::kOk) context_.counters.add(Counter::kRdmaBytesPut, run.bytes);
+  if (status == NetStatus::kOk) shared_.bytes_put.add(run.bytes);
   return status;
 }
 

@@ -12,7 +12,7 @@ namespace kvstore {
 // the session's bounce memory first. What fits neither goes over the socket.
 class UcxPutSender : public RunSender {
  public:
-  UcxPutSender(const TransportBatch& batch, TransportContext& context, const PeerId& pool_id);
+  UcxPutSender(const TransportBatch& batch, UcxShared& shared, const PeerId& pool_id);
 
   // How much of the batch a request may describe.
   RunLimits run_limits() const;
@@ -30,7 +30,7 @@ class UcxPutSender : public RunSender {
                         Described* out) const;
 
   const TransportBatch& batch_;
-  TransportContext& context_;
+  UcxShared& shared_;
   const PeerId pool_id_;
   std::shared_ptr<const RegisteredRange> range_;
   std::shared_ptr<const UcxMemory> memory_;  // of the range; null: pages are bounced

@@ -12,24 +12,24 @@ using wire::Status;
 
 }  // namespace
 
-UcxClientSession::UcxClientSession(FrameConnection& connection, TransportContext& context)
+UcxClientSession::UcxClientSession(FrameConnection& connection, UcxShared& shared)
     : connection_(connection),
-      context_(context),
-      worker_(context.rdma),
-      scratch_(context.rdma, kGenerationsMax * sizeof(uint64_t)) {}
+      shared_(shared),
+      worker_(shared.ucx),
+      scratch_(shared.ucx, kGenerationsMax * sizeof(uint64_t)) {}
 
-NetStatus UcxClientSession::of(FrameConnection& connection, TransportContext& context, const PeerId& pool_id,
+NetStatus UcxClientSession::of(FrameConnection& connection, UcxShared& shared, const PeerId& pool_id,
                                const Deadline& deadline, UcxClientSession** out) {
   // Connections of a pool that this transport leases from have no other companion.
   *out = static_cast<UcxClientSession*>(connection.companion());
   if (*out != nullptr) return NetStatus::kOk;
-  if ((connection.features() & wire::kFeatureRdma) == 0) return NetStatus::kUnreachable;
+  if ((connection.features() & rdma_codec::kFeatureRdma) == 0) return NetStatus::kUnreachable;
   NetStatus status = NetStatus::kUnreachable;
   try {
     // Taking a worker apart takes longer than a caller that gives up has left.
-    WorkerPool& workers = context.workers;
+    WorkerPool& workers = shared.context.workers;
     std::shared_ptr<UcxClientSession> session(
-        new UcxClientSession(connection, context), [&workers](UcxClientSession* last) {
+        new UcxClientSession(connection, shared), [&workers](UcxClientSession* last) {
           try {
             workers.post([last] { delete last; });
           } catch (...) {  // out of memory for the task: late is better than leaked
@@ -42,7 +42,7 @@ NetStatus UcxClientSession::of(FrameConnection& connection, TransportContext& co
       connection.set_companion(std::move(session));
     }
   } catch (const UcxError&) {
-    context.counters.add(Counter::kRdmaFailures);
+    shared.failures.add();
   }
   return status;
 }
@@ -52,10 +52,11 @@ NetStatus UcxClientSession::connect(const PeerId& pool_id, const Deadline& deadl
   rdma_codec::write_connect(body, worker_.address());
   uint32_t id = 0;
   FrameReply reply;
-  NetStatus status = connection_.send_request(Op::kRdmaConnect, body.data(), body.size(), 0, deadline, &id);
+  NetStatus status =
+      connection_.send_request(rdma_codec::kOpConnect, body.data(), body.size(), 0, deadline, &id);
   if (status == NetStatus::kOk)
-    status =
-        connection_.receive_reply(Op::kRdmaConnect, id, rdma_codec::kConnectFieldsBytes, deadline, &reply);
+    status = connection_.receive_reply(rdma_codec::kOpConnect, id, rdma_codec::kConnectFieldsBytes, deadline,
+                                       &reply);
   if (status != NetStatus::kOk) return status;
   if (reply.status != Status::kOk) return NetStatus::kUnreachable;
   try {
@@ -82,7 +83,7 @@ NetStatus UcxClientSession::finish(const Deadline& deadline) {
   if (woken == UcxWorker::Woken::kDone && !endpoint_->failed()) return NetStatus::kOk;
   endpoint_->close();
   if (woken == UcxWorker::Woken::kDeadline) return NetStatus::kTimeout;
-  if (woken == UcxWorker::Woken::kDone) context_.counters.add(Counter::kRdmaFailures);
+  if (woken == UcxWorker::Woken::kDone) shared_.failures.add();
   return NetStatus::kClosed;
 }
 
@@ -100,10 +101,10 @@ NetStatus UcxClientSession::read_generations(const std::vector<uint32_t>& slots,
 UcxBuffer* UcxClientSession::bounce() {
   if (bounce_ == nullptr && !bounce_refused_) {
     try {
-      bounce_ = std::make_unique<UcxBuffer>(context_.rdma, kBounceBytes);
+      bounce_ = std::make_unique<UcxBuffer>(shared_.ucx, kBounceBytes);
     } catch (const std::exception&) {
       bounce_refused_ = true;
-      context_.counters.add(Counter::kRdmaRegistrationFailures);
+      shared_.registration_failures.add();
     }
   }
   return bounce_.get();
@@ -116,9 +117,10 @@ NetStatus UcxClientSession::register_with_segment(const UcxMemory& memory, const
   rdma_codec::write_register(body, memory.address(), memory.size_bytes(), memory.remote_key());
   uint32_t id = 0;
   FrameReply reply;
-  NetStatus status = connection_.send_request(Op::kRdmaRegister, body.data(), body.size(), 0, deadline, &id);
+  NetStatus status =
+      connection_.send_request(rdma_codec::kOpRegister, body.data(), body.size(), 0, deadline, &id);
   if (status == NetStatus::kOk)
-    status = connection_.receive_reply(Op::kRdmaRegister, id, 8, deadline, &reply);
+    status = connection_.receive_reply(rdma_codec::kOpRegister, id, 8, deadline, &reply);
   if (status != NetStatus::kOk || reply.status != Status::kOk) return status;
   try {
     *buffer_id = reply.reader().u32("buffer_id");
@@ -136,32 +138,6 @@ NetStatus UcxClientSession::register_bounce(const Deadline& deadline) {
 uint8_t* UcxClientSession::next_bounce_part() {
   bounce_part_ = (bounce_part_ + 1) % kBounceParts;
   return bounce_->data() + bounce_part_ * kBouncePartBytes;
-}
-
-std::shared_ptr<const RegisteredRange> registered_range_of(const void* address,
-                                                           const TransportContext& context) {
-  const auto at = reinterpret_cast<uint64_t>(address);
-  auto range = context.registered.find(at);
-  return range != nullptr ? range : RegisteredMemory::shared_buffers().find(at);
-}
-
-std::shared_ptr<const UcxMemory> rdma_memory_of(const std::shared_ptr<const RegisteredRange>& range,
-                                                TransportContext& context) {
-  const std::lock_guard<std::mutex> lock(range->rdma.mutex);
-  if (range->rdma.begun) return range->rdma.memory;
-  range->rdma.begun = true;
-  context.workers.post([range, &counters = context.counters, rdma = context.rdma] {
-    try {
-      auto memory =
-          std::make_shared<const UcxMemory>(rdma, reinterpret_cast<void*>(range->address), range->size_bytes);
-      const std::lock_guard<std::mutex> ready(range->rdma.mutex);
-      range->rdma.memory = std::move(memory);
-      counters.add(Counter::kRdmaRegistrations);
-    } catch (const std::exception&) {  // not tried again: its pages go through bounce memory
-      counters.add(Counter::kRdmaRegistrationFailures);
-    }
-  });
-  return nullptr;
 }
 
 }  // namespace kvstore

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "client/transport.hpp"
+#include "transports/ucx/client/shared.hpp"
 #include "transports/ucx/core/codec.hpp"
 #include "transports/ucx/core/endpoint.hpp"
 
@@ -25,10 +25,10 @@ class UcxClientSession : public SocketCompanion {
   // The session of this connection, agreed on with the segment (RDMA_CONNECT) where there is none yet. kUnreachable: the segment
   // does not offer it or can't be reached by it, and the connection is good for everything else; other failures are the
   // connection's. No reply may be outstanding.
-  static NetStatus of(FrameConnection& connection, TransportContext& context, const PeerId& pool_id,
+  static NetStatus of(FrameConnection& connection, UcxShared& shared, const PeerId& pool_id,
                       const Deadline& deadline, UcxClientSession** out);
 
-  UcxClientSession(FrameConnection& connection, TransportContext& context);
+  UcxClientSession(FrameConnection& connection, UcxShared& shared);
 
   bool advance() override { return worker_.advance(); }
   int event_fd() const override { return worker_.event_fd(); }
@@ -58,7 +58,7 @@ class UcxClientSession : public SocketCompanion {
   NetStatus connect(const PeerId& pool_id, const Deadline& deadline);
 
   FrameConnection& connection_;
-  TransportContext& context_;
+  UcxShared& shared_;
   UcxWorker worker_;
   UcxBuffer scratch_;
   std::unique_ptr<UcxBuffer> bounce_;
@@ -69,13 +69,5 @@ class UcxClientSession : public SocketCompanion {
   std::unique_ptr<UcxEndpoint> endpoint_;
   std::unique_ptr<UcxEndpoint::RemoteKey> key_;
 };
-
-// The device's registration of a registered range. Null while there is none: the first to ask starts it on a worker, because it may
-// take longer than a call may last.
-std::shared_ptr<const UcxMemory> rdma_memory_of(const std::shared_ptr<const RegisteredRange>& range,
-                                                TransportContext& context);
-// The registered range that holds `address`, or null.
-std::shared_ptr<const RegisteredRange> registered_range_of(const void* address,
-                                                           const TransportContext& context);
 
 }  // namespace kvstore

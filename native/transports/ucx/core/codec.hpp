@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <map>
-#include <string_view>
 #include <vector>
 
 #include "protocol/data_codec.hpp"
@@ -14,15 +13,12 @@
 
 namespace kvstore {
 
-enum class RdmaMode : uint8_t {
-  kOff,
-  kAuto,      // use it where it works
-  kRequired,  // no pages over TCP
-};
-// Of "off", "auto" or "required". Throws std::invalid_argument.
-RdmaMode rdma_mode(std::string_view name);
-
 namespace rdma_codec {
+
+// In HELLO's reply: this connection may ask for RDMA.
+constexpr uint32_t kFeatureRdma = 2;
+constexpr auto kOpConnect = static_cast<wire::Op>(27);
+constexpr auto kOpRegister = static_cast<wire::Op>(28);
 
 constexpr uint32_t kAddressBytesMax = 16384;  // of a worker
 constexpr uint32_t kKeyBytesMax = 4096;       // of a memory registration

@@ -52,14 +52,20 @@ void UcxSegmentSession::remove(uint32_t buffer_id) {
 
 uint64_t UcxSegmentSession::usable_bytes(uint32_t buffer_id) const { return buffers_.at(buffer_id).bytes; }
 
-void UcxSegmentSession::give_up(const char* why) {
+void UcxSegmentSession::give_up(bool failed, const char* why) {
   endpoint_.close();  // from here on nothing writes into the pool's slots
+  // A writer that has gone is no failure of RDMA's.
+  pollfd item{socket_, POLLRDHUP, 0};
+  const bool gone = ::poll(&item, 1, 0) > 0 && (item.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+  if (failed && !gone) pool_.failures.fetch_add(1, std::memory_order_relaxed);
   throw ConnectionEnded(why);
 }
 
 void UcxSegmentSession::read(uint32_t buffer_id, const std::vector<Read>& reads, Clock::time_point deadline) {
   const RemoteBuffers::Buffer& buffer = buffers_.at(buffer_id);
   const UcxEndpoint::RemoteKey& key = keys_.at(buffer_id);
+  uint64_t bytes = 0;
+  for (const Read& r : reads) bytes += r.size;
   size_t next = 0;
   const auto advance = [&] {
     while (next < reads.size() && endpoint_.in_flight() < kReadsInFlightMax) {
@@ -71,12 +77,13 @@ void UcxSegmentSession::read(uint32_t buffer_id, const std::vector<Read>& reads,
   };
   switch (worker_.work_until(advance, deadline, socket_, POLLRDHUP)) {
     case UcxWorker::Woken::kSocket:
-      give_up("the writer gave up while its memory was being read");
+      give_up(false, "the writer gave up while its memory was being read");
     case UcxWorker::Woken::kDeadline:
-      give_up("reading the writer's memory makes no progress");
+      give_up(true, "reading the writer's memory makes no progress");
     case UcxWorker::Woken::kDone:
-      if (endpoint_.failed()) give_up("reading the writer's memory failed");
+      if (endpoint_.failed()) give_up(true, "reading the writer's memory failed");
   }
+  pool_.pulled_bytes.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 }  // namespace kvstore

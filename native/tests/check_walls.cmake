@@ -1,0 +1,83 @@
+# Tries every include from every room: what a room uses can be included, everything else must not be found.
+#
+# cmake -DCOMPILER=... -DNATIVE=<native/> -DROOMS=<the generated list: "room|what it reaches|its include path", ';' as ','> -P
+cmake_minimum_required(VERSION 3.22)
+set(ENV{LC_ALL} C)
+file(STRINGS ${ROOMS} lines)
+set(names "")
+foreach(line ${lines})
+  string(REGEX REPLACE "[|].*" "" room "${line}")
+  list(APPEND names ${room})
+endforeach()
+
+# One header of each room: the first that lies in no room inside of it.
+foreach(room ${names})
+  file(GLOB_RECURSE headers RELATIVE ${NATIVE} ${NATIVE}/${room}/*.hpp)
+  foreach(inner ${names})
+    if(inner MATCHES "^${room}/")
+      list(FILTER headers EXCLUDE REGEX "^${inner}/")
+    endif()
+  endforeach()
+  list(GET headers 0 header_${room})
+endforeach()
+
+set(wrong "")
+set(open 0)
+set(closed 0)
+foreach(line ${lines})
+  string(REPLACE "|" ";" parts "${line}")
+  list(GET parts 0 room)
+  list(GET parts 1 reached)
+  list(GET parts 2 path)
+  string(REPLACE "," ";" reached "${reached}")
+  string(REPLACE "," ";-I" path "-I${path}")
+  foreach(other ${names})
+    execute_process(COMMAND ${COMPILER} -std=c++17 ${path} -include ${header_${other}} -E -x c++ /dev/null -o /dev/null
+                    WORKING_DIRECTORY / RESULT_VARIABLE result ERROR_VARIABLE error)
+    if(other IN_LIST reached)
+      math(EXPR open "${open} + 1")
+      if(NOT result EQUAL 0)
+        string(APPEND wrong "${room} uses ${other}, but can't include ${header_${other}}: ${error}\n")
+      endif()
+    else()
+      math(EXPR closed "${closed} + 1")
+      if(NOT error MATCHES "${header_${other}}: No such file")
+        string(APPEND wrong "${room} does not use ${other}, but can include ${header_${other}} ${error}\n")
+      endif()
+    endif()
+  endforeach()
+endforeach()
+
+# Walls that no change of the list should take down unseen.
+foreach(pair client|segment client|transports segment|client segment|segment/data_port segment|transports
+             segment/data_port|client segment/data_port|transports protocol|client protocol|segment base|protocol
+             master|client master|segment transports/[a-z_]+/core|client transports/[a-z_]+/core|segment
+             transports/[a-z_]+/client|segment transports/[a-z_]+/segment|client transports/tcp/client|transports/ucx)
+  string(REPLACE "|" ";" pair ${pair})
+  list(GET pair 0 room)
+  list(GET pair 1 other)
+  foreach(line ${lines})
+    if(line MATCHES "^${room}[|]([^|]*,)?${other}[,|/]")
+      string(APPEND wrong "${room} must not use ${other}\n")
+    endif()
+  endforeach()
+endforeach()
+
+# A path relative to the including file would go around the walls.
+foreach(room ${names})
+  file(GLOB_RECURSE files ${NATIVE}/${room}/*.hpp ${NATIVE}/${room}/*.cpp)
+  foreach(file ${files})
+    file(STRINGS ${file} includes REGEX "^ *# *include *\"")
+    foreach(include ${includes})
+      string(REGEX REPLACE ".*\"(.*)\".*" "\\1" include "${include}")
+      if(include MATCHES "[.][.]/" OR NOT EXISTS ${NATIVE}/${include})
+        string(APPEND wrong "${file}: \"${include}\" is no path below native/\n")
+      endif()
+    endforeach()
+  endforeach()
+endforeach()
+
+if(wrong)
+  message(FATAL_ERROR "${wrong}")
+endif()
+message("${open} includes are possible, ${closed} are not")
