@@ -250,14 +250,13 @@ class TestDirectory {
 class TestSegment {
  public:
   TestSegment(TestDirectory& directory, uint32_t index, uint8_t pool_byte, const std::string& unix_path = "",
-              uint64_t capacity_bytes = 64u << 20)
+              uint64_t capacity_bytes = 64u << 20, DataServerOptions server = {})
       : directory_(directory), index_(index) {
     SegmentStoreOptions options;
     options.capacity_bytes = capacity_bytes;
     options.pool_id.fill(pool_byte);
     options.object_bytes_min = 4096;
     store_ = std::make_shared<SegmentStore>(options);
-    DataServerOptions server;
     server.tcp_host = "127.0.0.1";
     server.unix_path = unix_path;
     server_ = std::make_unique<DataServer>(store_, server);
@@ -280,6 +279,7 @@ class TestSegment {
   }
   SegmentRecord record() const { return record_; }
   SegmentStore& store() { return *store_; }
+  DataServer& server() { return *server_; }
   void hold_commits(bool hold) { held_ = hold; }
 
  private:
