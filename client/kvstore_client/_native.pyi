@@ -100,6 +100,9 @@ class DataServer:
     @property
     def tcp_port(self) -> int: ...
     @property
+    def extensions(self) -> list[str]:
+        """Names of the transports that add to the data port and are on."""
+    @property
     def transport_refusals(self) -> dict[str, str]:
         """By its name, why a transport is not offered although it is wanted."""
     def stats(self) -> dict[str, int]:

@@ -45,13 +45,10 @@ class Client:
                 name=config.name,
                 connections_per_peer=config.connections,
                 copy_threads=config.copy_threads,
-                same_host=config.same_host,
-                tcp=config.tcp,
                 connect_timeout_ms=config.connect_timeout_ms,
                 run_bytes=config.run_bytes,
                 location_cache_entries=config.location_cache_entries,
-                rdma=config.rdma,
-                rdma_library=config.rdma_library,
+                **{name: getattr(config, name) for name, _, _ in _native.transport_options()},
             )
         except RuntimeError as error:
             option, _, text = str(error).partition(": ")

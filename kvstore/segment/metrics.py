@@ -8,6 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from kvstore_client._native import data_port_stats
+
 _STORE_GAUGES = {
     "capacity_bytes": "Size of the page pool.",
     "used_bytes": "Bytes of the pool in use.",
@@ -39,8 +41,7 @@ _SERVER_GAUGES = {
     "connections": "Client connections that have said HELLO, now.",
     "ungreeted_connections": "Connections that have not said HELLO yet, now.",
     "large_body_bytes": "Bytes that request bodies of over 64 KiB take now, of 256 MiB.",
-    "rdma_active": "1 while the pool is offered by RDMA.",
-    "rdma_sessions": "Client connections with RDMA now.",
+    **{name: text for name, text, can_fall in data_port_stats() if can_fall},
 }
 _SERVER_COUNTERS = {
     "connections_total": "Client connections accepted.",
@@ -50,9 +51,7 @@ _SERVER_COUNTERS = {
     "unauthorized": "Connections refused for a wrong token.",
     "ungreeted_dropped": "Connections closed because they did not say HELLO in time, or for newer ones.",
     "unix_sockets_remade": "Times the unix socket was made anew because its file had been removed.",
-    "rdma_sessions_total": "Client connections that asked for RDMA and got it.",
-    "rdma_pulled_bytes": "Bytes read by RDMA out of writers' memory.",
-    "rdma_failures": "RDMA sessions and reads that failed.",
+    **{name: text for name, text, can_fall in data_port_stats() if not can_fall},
 }
 _CONTROL_GAUGES = {
     "attached": "1 while a master has this segment registered.",

@@ -152,7 +152,7 @@ class SegmentServer:
             data=str(Address(settings.host, server.tcp_port)),
             advertised=str(Address(advertise_host, settings.advertise_port or server.tcp_port)),
             unix=unix_path or "off",
-            rdma="on" if server.stats()["rdma_active"] else "off",
+            extensions=" ".join(server.extensions) or "none",
             http=str(Address(settings.http_host, http_port)) if http_port >= 0 else "off",
             capacity_bytes=store.stats()["capacity_bytes"],
         )

@@ -166,6 +166,7 @@ void bind_segment(nb::module_& m) {
            "unix_path"_a = "", "token"_a = "", "connections_max"_a = 1024, "idle_timeout_ms"_a = 600000,
            "transport_options"_a)
       .def_prop_ro("tcp_port", &DataServer::tcp_port)
+      .def_prop_ro("extensions", &DataServer::extensions)
       .def_prop_ro("transport_refusals", &DataServer::refusals)
       .def("stats", [](DataServer& s) { return without_gil([&] { return s.stats(); }); })
       .def("remake_unix_socket", [](DataServer& s) { without_gil([&] { s.remake_unix_socket(); }); })

@@ -73,6 +73,7 @@ void DataServer::open_extensions() {
     context_.tcp_features |= extension->features(false);
     context_.unix_features |= extension->features(true);
     extensions_.push_back(std::move(extension));
+    names_.push_back(type.name);
   }
 }
 

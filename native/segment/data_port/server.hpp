@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/process_owner.hpp"
 #include "segment/data_port/listener.hpp"
@@ -42,6 +43,8 @@ class DataServer {
 
   uint16_t tcp_port() const { return tcp_port_; }  // also after stop()
   std::map<std::string, uint64_t> stats();
+  // The names of those that are on.
+  const std::vector<std::string>& extensions() const { return names_; }
   // Extensions that are wanted and not offered, and why.
   const std::map<std::string, std::string>& refusals() const { return refusals_; }
   // Listens on the unix path anew, after somebody has removed the socket file: clients that come from now on find it, connections
@@ -72,6 +75,7 @@ class DataServer {
   const DataServerOptions options_;
   std::map<std::string, std::string> refusals_;
   std::vector<std::unique_ptr<DataPortExtension>> extensions_;
+  std::vector<std::string> names_;
   SessionContext context_;
   std::unique_ptr<ServerListener> tcp_;   // both are touched by the acceptor alone while it runs
   std::unique_ptr<ServerListener> unix_;  // null: none

@@ -232,6 +232,7 @@ TEST(a_transport_from_outside_moves_the_pages_of_the_segments_that_offer_it) {
   CHECK(f.count("toy_peeks") >= 1);
   CHECK_EQ(f.count("transport_tcp_bytes_get") + f.count("transport_same_host_bytes_get"), 0u);
   CHECK_EQ(segment.server().stats().at("toy_pages"), 24u);
+  CHECK(segment.server().extensions() == std::vector<std::string>{"toy"});
 }
 
 TEST(bytes_that_a_transport_from_outside_damages_are_not_served) {

@@ -86,11 +86,11 @@ DataPortExtensionType ucx_extension() {
           {{"rdma", "off", "'off', 'auto' (where it works) or 'required'"},
            {"rdma_library", "", "path of libucp.so.0; empty: the system's"},
            {"rdma_sessions_max", "256", "most client connections with RDMA at a time"}},
-          {{"rdma_active", "1 while the pool is offered by RDMA", true},
-           {"rdma_sessions", "client connections with RDMA now", true},
-           {"rdma_sessions_total", "client connections that asked for RDMA and got it"},
-           {"rdma_pulled_bytes", "bytes read by RDMA out of writers' memory"},
-           {"rdma_failures", "RDMA sessions and reads that failed"}},
+          {{"rdma_active", "1 while the pool is offered by RDMA.", true},
+           {"rdma_sessions", "Client connections with RDMA now.", true},
+           {"rdma_sessions_total", "Client connections that asked for RDMA and got it."},
+           {"rdma_pulled_bytes", "Bytes read by RDMA out of writers' memory."},
+           {"rdma_failures", "RDMA sessions and reads that failed."}},
           make_ucx};
 }
 
