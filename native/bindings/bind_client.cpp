@@ -90,7 +90,7 @@ Pieces from_pointers(nb::handle pointers, nb::handle sizes, size_t pieces_per_en
 
 // ---- PageClient ----
 
-CallKeys call_keys(const PageClient& client, int handle, uint16_t pool, const nb::bytes& shards,
+KeyBlock call_keys(const PageClient& client, int handle, uint16_t pool, const nb::bytes& shards,
                    const nb::bytes& hashes) {
   if (!client.valid_handle(handle))
     value_error("namespace handle " + std::to_string(handle) + " was never opened");
@@ -105,7 +105,7 @@ CallKeys call_keys(const PageClient& client, int handle, uint16_t pool, const nb
                 " shards are over the cap of " + std::to_string(wire::kKeysMax) + " keys, " +
                 std::to_string(wire::kShardsMax) + " shards or " + std::to_string(wire::kEntriesMax) +
                 " entries: split the batch");
-  CallKeys keys;
+  KeyBlock keys;
   keys.pool = pool;
   keys.shard_count = static_cast<uint32_t>(shard_count);
   keys.key_count = static_cast<uint32_t>(key_count);
@@ -114,7 +114,7 @@ CallKeys call_keys(const PageClient& client, int handle, uint16_t pool, const nb
   return keys;
 }
 
-void check_memory(const CallKeys& keys, const Pieces& memory) {
+void check_memory(const KeyBlock& keys, const Pieces& memory) {
   if (memory.entry_count() != keys.entry_count())
     value_error("memory describes " + std::to_string(memory.entry_count()) +
                 " entries, the keys and shards make " + std::to_string(keys.entry_count()));
@@ -136,7 +136,7 @@ uint8_t* mutable_data(const nb::bytes& bytes) {
 nb::bytes exists(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes,
                  uint32_t pin_ms, int64_t deadline_ms) {
   const Deadline deadline = Deadline::after_ms(deadline_ms);
-  const CallKeys keys = call_keys(client, handle, pool, shards, hashes);
+  const KeyBlock keys = call_keys(client, handle, pool, shards, hashes);
   nb::bytes statuses = fresh_bytes(keys.entry_count());
   uint8_t* out = mutable_data(statuses);
   if (keys.key_count == 0) return statuses;
@@ -148,7 +148,7 @@ nb::bytes exists(PageClient& client, int handle, uint16_t pool, nb::bytes shards
 nb::bytes get(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes,
               const Pieces& memory, int64_t deadline_ms) {
   const Deadline deadline = Deadline::after_ms(deadline_ms);
-  const CallKeys keys = call_keys(client, handle, pool, shards, hashes);
+  const KeyBlock keys = call_keys(client, handle, pool, shards, hashes);
   check_memory(keys, memory);
   nb::bytes statuses = fresh_bytes(keys.entry_count());
   uint8_t* out = mutable_data(statuses);
@@ -161,7 +161,7 @@ nb::bytes put(PageClient& client, int handle, uint16_t pool, nb::bytes shards, n
               const Pieces& memory, int64_t deadline_ms, bool ack_committed, uint32_t depth,
               nb::object texts) {
   const Deadline deadline = Deadline::after_ms(deadline_ms);
-  const CallKeys keys = call_keys(client, handle, pool, shards, hashes);
+  const KeyBlock keys = call_keys(client, handle, pool, shards, hashes);
   check_memory(keys, memory);
   std::vector<std::string> text_copies;  // the list may change while the GIL is released
   std::vector<std::string_view> text_views;
@@ -188,7 +188,7 @@ nb::bytes put(PageClient& client, int handle, uint16_t pool, nb::bytes shards, n
 nb::bytes remove(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes,
                  int64_t deadline_ms) {
   const Deadline deadline = Deadline::after_ms(deadline_ms);
-  const CallKeys keys = call_keys(client, handle, pool, shards, hashes);
+  const KeyBlock keys = call_keys(client, handle, pool, shards, hashes);
   nb::bytes statuses = fresh_bytes(keys.entry_count());
   uint8_t* out = mutable_data(statuses);
   if (keys.key_count == 0) return statuses;
@@ -200,7 +200,7 @@ nb::bytes remove(PageClient& client, int handle, uint16_t pool, nb::bytes shards
 nb::list fetch(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes,
                int64_t deadline_ms, uint64_t bytes_max) {
   const Deadline deadline = Deadline::after_ms(deadline_ms);
-  const CallKeys keys = call_keys(client, handle, pool, shards, hashes);
+  const KeyBlock keys = call_keys(client, handle, pool, shards, hashes);
   nb::list results;
   if (keys.key_count == 0) return results;
   std::vector<uint8_t> statuses(keys.entry_count());

@@ -23,11 +23,6 @@ void write_fingerprints(wire::Writer& body, const std::vector<Fingerprint>& fing
   body.raw(fingerprints.data(), fingerprints.size() * kFingerprintBytes);
 }
 
-void check_count(wire::Reader& reader, size_t expected) {
-  if (reader.u32("count") != expected)
-    throw wire::WireError(Status::kBadRequest, "a reply to another number of entries");
-}
-
 void read_u32s(wire::Reader& reader, size_t count, std::vector<uint32_t>* out) {
   out->resize(count);
   std::memcpy(out->data(), reader.bytes(count * sizeof(uint32_t), "entries"), count * sizeof(uint32_t));
@@ -167,7 +162,7 @@ Status DirectoryClient::exists(const NamespaceId& ns, const std::vector<Fingerpr
   write_fingerprints(body, fingerprints);
   return call(Op::kExists, body, 8 + (n + 7) / 8, deadline, [&](const FrameReply& reply) {
     wire::Reader reader = reply.reader();
-    check_count(reader, n);
+    wire::check_count(reader, n);
     reader.u32("reserved");
     const uint8_t* bits = reader.bytes((n + 7) / 8, "bits");
     found->resize(n);
@@ -184,7 +179,7 @@ Status DirectoryClient::lookup(const NamespaceId& ns, const std::vector<Fingerpr
   return call(Op::kLookup, body, 8 + n * sizeof(uint32_t) * (replicas + 1), deadline,
               [&](const FrameReply& reply) {
                 wire::Reader reader = reply.reader();
-                check_count(reader, n);
+                wire::check_count(reader, n);
                 if (reader.u32("replicas") != replicas)
                   throw wire::WireError(Status::kBadRequest, "another number of replicas");
                 holders->replicas = replicas;
@@ -203,7 +198,7 @@ Status DirectoryClient::place(const NamespaceId& ns, const std::vector<Fingerpri
   write_fingerprints(body, fingerprints);
   return call(Op::kPlace, body, 8 + n * sizeof(uint32_t), deadline, [&](const FrameReply& reply) {
     wire::Reader reader = reply.reader();
-    check_count(reader, n);
+    wire::check_count(reader, n);
     reader.u32("reserved");
     read_u32s(reader, n, segments);
   });

@@ -67,18 +67,18 @@ class PageClient {
   NamespaceHandles::State namespace_state(int handle) const;
 
   // `statuses`: one byte an entry, all set. `memory` has the entries of the call.
-  void exists(int handle, const CallKeys& keys, uint32_t pin_ms, const Deadline& deadline, uint8_t* statuses);
-  void get(int handle, const CallKeys& keys, const Pieces& memory, const Deadline& deadline,
+  void exists(int handle, const KeyBlock& keys, uint32_t pin_ms, const Deadline& deadline, uint8_t* statuses);
+  void get(int handle, const KeyBlock& keys, const Pieces& memory, const Deadline& deadline,
            uint8_t* statuses);
-  void put(int handle, const CallKeys& keys, const Pieces& memory, const PutOptions& options,
+  void put(int handle, const KeyBlock& keys, const Pieces& memory, const PutOptions& options,
            const Deadline& deadline, uint8_t* statuses);
-  void remove(int handle, const CallKeys& keys, const Deadline& deadline, uint8_t* statuses);
+  void remove(int handle, const KeyBlock& keys, const Deadline& deadline, uint8_t* statuses);
 
   // fetch() in two halves, because the caller allocates in between: the lengths of what can be fetched, 0 for entries that are
   // not there or would exceed bytes_max in total; then a get of exactly those entries.
-  std::vector<uint32_t> fetch_lengths(int handle, const CallKeys& keys, uint64_t bytes_max,
+  std::vector<uint32_t> fetch_lengths(int handle, const KeyBlock& keys, uint64_t bytes_max,
                                       const Deadline& deadline, uint8_t* statuses);
-  void fetch(int handle, const CallKeys& keys, const std::vector<uint32_t>& lengths,
+  void fetch(int handle, const KeyBlock& keys, const std::vector<uint32_t>& lengths,
              const std::vector<uint64_t>& pointers, const Deadline& deadline, uint8_t* statuses);
 
   // Transports that are wanted and that this process can't have, and why.

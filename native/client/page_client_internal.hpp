@@ -11,7 +11,7 @@ namespace kvstore {
 
 // One call on its way: the arguments, and what is computed from them once.
 struct PageClient::Call {
-  CallKeys keys;
+  KeyBlock keys;
   const Deadline deadline;
   uint8_t* statuses;
   std::vector<Fingerprint> fingerprints{};  // of all entries, in the namespace that keys.ns says

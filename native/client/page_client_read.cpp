@@ -72,7 +72,7 @@ bool any_stale(const std::vector<uint32_t>& entries, const uint8_t* statuses) {
 
 }  // namespace
 
-void PageClient::exists(int handle, const CallKeys& keys, uint32_t pin_ms, const Deadline& deadline,
+void PageClient::exists(int handle, const KeyBlock& keys, uint32_t pin_ms, const Deadline& deadline,
                         uint8_t* statuses) {
   Call call{keys, deadline, statuses};
   call.set_all(Status::kUnavailable);
@@ -141,7 +141,7 @@ bool PageClient::exists_pinned(Core& core, Call& call, uint32_t pin_ms) {
   return true;
 }
 
-void PageClient::get(int handle, const CallKeys& keys, const Pieces& memory, const Deadline& deadline,
+void PageClient::get(int handle, const KeyBlock& keys, const Pieces& memory, const Deadline& deadline,
                      uint8_t* statuses) {
   Call call{keys, deadline, statuses};
   call.set_all(Status::kUnavailable);
@@ -249,7 +249,7 @@ void PageClient::report_suspects(Core& core, Call& call,
   }
 }
 
-std::vector<uint32_t> PageClient::fetch_lengths(int handle, const CallKeys& keys, uint64_t bytes_max,
+std::vector<uint32_t> PageClient::fetch_lengths(int handle, const KeyBlock& keys, uint64_t bytes_max,
                                                 const Deadline& deadline, uint8_t* statuses) {
   Call call{keys, deadline, statuses};
   call.set_all(Status::kUnavailable);
@@ -280,7 +280,7 @@ std::vector<uint32_t> PageClient::fetch_lengths(int handle, const CallKeys& keys
   return lengths;
 }
 
-void PageClient::fetch(int handle, const CallKeys& keys, const std::vector<uint32_t>& lengths,
+void PageClient::fetch(int handle, const KeyBlock& keys, const std::vector<uint32_t>& lengths,
                        const std::vector<uint64_t>& pointers, const Deadline& deadline, uint8_t* statuses) {
   Call call{keys, deadline, statuses};
   const CallGuard guard(*this);

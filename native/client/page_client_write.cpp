@@ -42,7 +42,7 @@ uint32_t roomiest_segment(const SegmentPeers& peers) {
 
 }  // namespace
 
-void PageClient::put(int handle, const CallKeys& keys, const Pieces& memory, const PutOptions& options,
+void PageClient::put(int handle, const KeyBlock& keys, const Pieces& memory, const PutOptions& options,
                      const Deadline& deadline, uint8_t* statuses) {
   Call call{keys, deadline, statuses};
   call.set_all(Status::kUnavailable);
@@ -141,7 +141,7 @@ bool PageClient::put_entries(Core& core, Call& call, const Pieces& memory, const
   return true;
 }
 
-void PageClient::remove(int handle, const CallKeys& keys, const Deadline& deadline, uint8_t* statuses) {
+void PageClient::remove(int handle, const KeyBlock& keys, const Deadline& deadline, uint8_t* statuses) {
   Call call{keys, deadline, statuses};
   call.set_all(Status::kUnavailable);
   const CallGuard guard(*this);

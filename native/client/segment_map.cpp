@@ -5,20 +5,14 @@
 
 namespace kvstore {
 
-const SegmentRecord* SegmentMap::find(uint32_t index) const {
-  const auto at = std::lower_bound(segments.begin(), segments.end(), index,
-                                   [](const SegmentRecord& s, uint32_t i) { return s.index < i; });
-  return at != segments.end() && at->index == index ? &*at : nullptr;
-}
-
 SegmentMap read_segment_map(wire::Reader reader, uint64_t epoch) {
   SegmentMap map;
   map.epoch = epoch;
   const uint32_t count = reader.u32("count");
   reader.u32("reserved");
-  if (count > kSegmentsMax)
+  if (count > kMapSegmentsMax)
     throw wire::WireError(wire::Status::kTooLarge, std::to_string(count) + " segments are over the cap of " +
-                                                       std::to_string(kSegmentsMax));
+                                                       std::to_string(kMapSegmentsMax));
   for (uint32_t i = 0; i < count; ++i) {
     SegmentRecord s;
     s.index = reader.u32("index");

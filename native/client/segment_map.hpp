@@ -1,4 +1,4 @@
-// The cluster's segments as a master's MAP reply lists them. Immutable once built; shared by snapshot.
+// The cluster's segments as a master's MAP reply lists them. A value.
 #pragma once
 
 #include <cstdint>
@@ -35,13 +35,12 @@ struct SegmentRecord {
 struct SegmentMap {
   uint64_t epoch = 0;
   std::vector<SegmentRecord> segments;  // ascending by index
-
-  const SegmentRecord* find(uint32_t index) const;
 };
 
 // Parses the fields of a MAP reply. Throws wire::WireError when malformed.
 SegmentMap read_segment_map(wire::Reader reader, uint64_t epoch);
 
-constexpr uint32_t kSegmentsMax = 16384;
+// Of one map.
+constexpr uint32_t kMapSegmentsMax = 16384;
 
 }  // namespace kvstore

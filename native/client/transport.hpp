@@ -29,7 +29,7 @@ enum class BatchKind : uint8_t { kGet, kPut, kPin, kRemove, kSuspect };
 // The entries of one call that go to one segment. Everything it points to outlives the call.
 struct TransportBatch {
   BatchKind kind = BatchKind::kPin;
-  const CallKeys* keys = nullptr;
+  const KeyBlock* keys = nullptr;
   std::vector<uint32_t> entries;   // of the call, ascending, no duplicates
   uint8_t* statuses = nullptr;     // of the call, wire::Status; a transport writes those of `entries` only
   const Pieces* memory = nullptr;  // get, put: the pieces of all entries of the call

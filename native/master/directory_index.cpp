@@ -12,11 +12,7 @@ constexpr uint32_t kProbeBlock = 32;  // fingerprints whose cache misses overlap
 constexpr uint8_t kOpAdd = 1;
 constexpr uint8_t kOpRemove = 2;
 
-uint32_t u32_at(const uint8_t* p, size_t i) {
-  uint32_t value;
-  std::memcpy(&value, p + 4 * i, 4);
-  return value;
-}
+using wire::u32_at;
 
 void check_count(uint32_t count) {
   if (count > wire::kEntriesMax)

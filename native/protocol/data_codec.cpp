@@ -11,12 +11,10 @@ namespace {
 using wire::Status;
 using wire::WireError;
 
-void check_count(wire::Reader& reader, size_t expected) {
-  const uint32_t count = reader.u32("count");
+// Count and reserved word, with which a list of answers starts on this port.
+void check_list(wire::Reader& reader, size_t asked) {
+  wire::check_count(reader, asked);
   reader.u32("reserved");
-  if (count != expected)
-    throw WireError(Status::kBadRequest, "a reply for " + std::to_string(count) +
-                                             " entries to a request for " + std::to_string(expected));
 }
 
 }  // namespace
@@ -25,7 +23,7 @@ Status known_status(unsigned code) {
   return code <= static_cast<unsigned>(Status::kWrongPeer) ? static_cast<Status>(code) : Status::kInternal;
 }
 
-void write_put(wire::Writer& body, const CallKeys& keys, const EntryRun& run, const PutFields& fields,
+void write_put(wire::Writer& body, const KeyBlock& keys, const EntryRun& run, const PutFields& fields,
                const std::vector<uint32_t>& lengths) {
   uint8_t flags = wire::kPutHasDepths;
   if (fields.texts != nullptr) flags |= wire::kPutHasTexts;
@@ -44,7 +42,7 @@ void write_put(wire::Writer& body, const CallKeys& keys, const EntryRun& run, co
 
 std::vector<Status> read_statuses(const FrameReply& reply, size_t entry_count) {
   wire::Reader reader = reply.reader();
-  check_count(reader, entry_count);
+  check_list(reader, entry_count);
   const uint8_t* codes = reader.bytes(entry_count, "statuses");
   std::vector<Status> statuses(entry_count);
   for (size_t i = 0; i < entry_count; ++i) statuses[i] = known_status(codes[i]);
@@ -54,7 +52,7 @@ std::vector<Status> read_statuses(const FrameReply& reply, size_t entry_count) {
 std::vector<GetAnswer> read_get_reply(const FrameReply& reply,
                                       const std::vector<uint32_t>& expected_lengths) {
   wire::Reader reader = reply.reader();
-  check_count(reader, expected_lengths.size());
+  check_list(reader, expected_lengths.size());
   std::vector<GetAnswer> answers(expected_lengths.size());
   uint64_t payload_bytes = 0;
   for (size_t i = 0; i < answers.size(); ++i) {
@@ -98,7 +96,7 @@ std::vector<Location> read_locate_reply(const FrameReply& reply,
                                         const std::vector<uint32_t>& expected_lengths,
                                         const PoolGeometry& geometry) {
   wire::Reader reader = reply.reader();
-  check_count(reader, expected_lengths.size());
+  check_list(reader, expected_lengths.size());
   std::vector<Location> locations(expected_lengths.size());
   for (size_t i = 0; i < locations.size(); ++i) {
     Location& l = locations[i];

@@ -26,7 +26,7 @@ struct PutFields {
   uint32_t depth = 0;                                    // of key 0 of the call
   const std::vector<std::string_view>* texts = nullptr;  // one a key of the call, or null
 };
-void write_put(wire::Writer& body, const CallKeys& keys, const EntryRun& run, const PutFields& fields,
+void write_put(wire::Writer& body, const KeyBlock& keys, const EntryRun& run, const PutFields& fields,
                const std::vector<uint32_t>& lengths);
 
 constexpr size_t kStatusesHeadBytes = 8;

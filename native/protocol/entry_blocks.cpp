@@ -5,17 +5,6 @@
 
 namespace kvstore {
 
-std::vector<Fingerprint> CallKeys::fingerprints() const {
-  KeyBlock block;
-  block.ns = ns;
-  block.pool = pool;
-  block.shard_count = shard_count;
-  block.key_count = key_count;
-  block.shards = shards;
-  block.hashes = hashes;
-  return block.fingerprints();
-}
-
 std::vector<uint32_t> EntryRun::entries(uint32_t call_shard_count) const {
   std::vector<uint32_t> all;
   all.reserve(entry_count());
@@ -82,7 +71,7 @@ std::vector<std::vector<EntryRun>> cut_stripes(const std::vector<EntryBlock>& bl
   return out;
 }
 
-void write_run(wire::Writer& writer, const CallKeys& keys, const EntryRun& run) {
+void write_run(wire::Writer& writer, const KeyBlock& keys, const EntryRun& run) {
   writer.raw(keys.ns.data(), keys.ns.size())
       .u16(keys.pool)
       .u16(static_cast<uint16_t>(run.block->shards.size()))

@@ -10,19 +10,6 @@
 
 namespace kvstore {
 
-// What a call is about, as its caller gave it: views that live as long as the call. Entry k * shard_count + s is key k, shard s.
-struct CallKeys {
-  NamespaceId ns{};
-  uint16_t pool = 0;
-  uint32_t shard_count = 0;
-  uint32_t key_count = 0;
-  const uint8_t* shards = nullptr;  // kShardBytes each
-  const uint8_t* hashes = nullptr;  // kHashBytes each
-
-  uint32_t entry_count() const { return shard_count * key_count; }
-  std::vector<Fingerprint> fingerprints() const;
-};
-
 // Some keys x some shards of a call.
 struct EntryBlock {
   std::vector<uint32_t> keys;    // ascending
@@ -62,6 +49,7 @@ std::vector<std::vector<EntryRun>> cut_stripes(const std::vector<EntryBlock>& bl
                                                const RunLimits& limits,
                                                const std::function<uint64_t(uint32_t entry)>& entry_bytes);
 
-void write_run(wire::Writer& writer, const CallKeys& keys, const EntryRun& run);
+// The run as a key block on the wire; read_key_block() reads it.
+void write_run(wire::Writer& writer, const KeyBlock& keys, const EntryRun& run);
 
 }  // namespace kvstore

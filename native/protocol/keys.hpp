@@ -64,9 +64,10 @@ PageHash string_hash(std::string_view text);
 PageHash page_hash(std::string_view key);
 NamespaceId namespace_id(std::string_view identity, uint32_t epoch);
 
-// A parsed key block: views into the request body, which must outlive it.
+// Keys x shards of one namespace and pool, as a caller gave them or a request carries them. Views: what they point to outlives the
+// block. Entry k * shard_count + s is key k, shard s.
 struct KeyBlock {
-  NamespaceId ns;
+  NamespaceId ns{};
   uint16_t pool = 0;
   uint32_t shard_count = 0;
   uint32_t key_count = 0;
@@ -87,6 +88,5 @@ struct KeyBlock {
 
 // Throws wire::WireError when it is short or over a cap. Zero keys or zero shards are refused.
 KeyBlock read_key_block(wire::Reader& reader);
-void write_key_block(wire::Writer& writer, const KeyBlock& block);
 
 }  // namespace kvstore

@@ -20,9 +20,9 @@ struct PutRequest {
   uint64_t total_bytes = 0;  // of all entries
 
   uint32_t entry_count() const { return block.entry_count(); }
-  uint32_t length(uint32_t entry) const { return number(lengths, entry); }
+  uint32_t length(uint32_t entry) const { return wire::u32_at(lengths, entry); }
   uint32_t depth(uint32_t entry) const {
-    return depths == nullptr ? 0 : number(depths, entry / block.shard_count);
+    return depths == nullptr ? 0 : wire::u32_at(depths, entry / block.shard_count);
   }
   std::string_view text(uint32_t entry) const {
     return texts.empty() ? std::string_view{} : texts[entry / block.shard_count];
@@ -31,13 +31,6 @@ struct PutRequest {
   const uint8_t* lengths = nullptr;     // u32 an entry
   const uint8_t* depths = nullptr;      // u32 a key, or null
   std::vector<std::string_view> texts;  // one a key, or none
-
- private:
-  static uint32_t number(const uint8_t* at, uint32_t i) {
-    uint32_t value;
-    std::memcpy(&value, at + size_t{i} * 4, 4);
-    return value;
-  }
 };
 
 // Throws wire::WireError when the body is short or a cap is exceeded.

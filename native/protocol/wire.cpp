@@ -27,6 +27,13 @@ void Reader::short_body(size_t wanted, const char* field) const {
                                            std::to_string(left_) + " left");
 }
 
+void check_count(Reader& reader, size_t asked) {
+  const uint32_t count = reader.u32("count");
+  if (count != asked)
+    throw WireError(Status::kBadRequest, "a reply for " + std::to_string(count) +
+                                             " entries to a request for " + std::to_string(asked));
+}
+
 ReplyPrefix read_reply_prefix(Reader& reader) {
   ReplyPrefix prefix;
   prefix.status = static_cast<Status>(reader.u16("status"));

@@ -164,6 +164,16 @@ class Reader {
   size_t left_;
 };
 
+// Item i of an array of 32-bit numbers in a body, which need not be aligned.
+inline uint32_t u32_at(const uint8_t* numbers, size_t i) {
+  uint32_t value;
+  std::memcpy(&value, numbers + i * sizeof(value), sizeof(value));
+  return value;
+}
+
+// Reads the count that starts a list of answers; throws WireError when the question had another number of entries.
+void check_count(Reader& reader, size_t asked);
+
 // Appends fields to a growing body.
 class Writer {
  public:

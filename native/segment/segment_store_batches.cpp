@@ -19,12 +19,6 @@ constexpr auto kSpacePoll = std::chrono::milliseconds(10);
 
 uint8_t code(Status status) { return static_cast<uint8_t>(status); }
 
-uint32_t number(const uint8_t* numbers, uint32_t i) {
-  uint32_t value;
-  std::memcpy(&value, numbers + size_t{i} * 4, 4);
-  return value;
-}
-
 // Calls each(first, end) for chunks of [0, n), the last chunk first.
 template <typename Each>
 void from_the_end(uint32_t n, Each&& each) {
@@ -78,7 +72,7 @@ std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const 
       }
       const SlotHeader& h = objects_.header(slot);
       read.length = objects_.length(slot);
-      const uint32_t expected = expected_lengths == nullptr ? 0 : number(expected_lengths, i);
+      const uint32_t expected = expected_lengths == nullptr ? 0 : wire::u32_at(expected_lengths, i);
       if (expected != 0 && expected != read.length) {
         read.status = Status::kLengthMismatch;
         continue;

@@ -39,17 +39,9 @@ uint64_t PullPieces::offset(size_t piece) const {
   return value;
 }
 
-uint32_t PullPieces::size(size_t piece) const {
-  uint32_t value;
-  std::memcpy(&value, sizes + piece * 4, 4);
-  return value;
-}
+uint32_t PullPieces::size(size_t piece) const { return wire::u32_at(sizes, piece); }
 
-uint32_t PullPieces::digest(size_t entry) const {
-  uint32_t value;
-  std::memcpy(&value, digests + entry * 4, 4);
-  return value;
-}
+uint32_t PullPieces::digest(size_t entry) const { return wire::u32_at(digests, entry); }
 
 PullPieces read_pull_pieces(wire::Reader& reader, const PutRequest& put, bool with_digests) {
   PullPieces pieces;

@@ -61,7 +61,7 @@ struct Batch {
   uint8_t* bytes;
   size_t total;
   std::vector<uint8_t> hashes, shards, statuses;
-  CallKeys keys;
+  KeyBlock keys;
   std::unique_ptr<Pieces> pieces;
 };
 

@@ -130,9 +130,9 @@ TEST(a_segment_map_that_is_cut_or_ambiguous_is_refused) {
   record(good, 3);
   const SegmentMap map = read_segment_map(wire::Reader(good.data(), good.size()), 9);
   CHECK_EQ(map.segments.size(), 2u);
-  CHECK_EQ(map.find(5)->tcp_port, 99);
-  CHECK_EQ(map.find(3)->unix_path, std::string("/x"));
-  CHECK(map.find(4) == nullptr);
+  CHECK_EQ(map.segments[0].index, 3u);
+  CHECK_EQ(map.segments[1].tcp_port, 99);
+  CHECK_EQ(map.segments[1].unix_path, std::string("/x"));
   for (size_t cut = 0; cut < good.size(); ++cut)
     CHECK_THROWS(read_segment_map(wire::Reader(good.data(), cut), 9), wire::WireError);
   wire::Writer twice;

@@ -65,7 +65,7 @@ TEST(a_run_on_the_wire_reads_back_as_its_keys_and_shards) {
   std::vector<uint8_t> hashes(5 * kHashBytes), shards(3 * kShardBytes);
   for (size_t i = 0; i < hashes.size(); ++i) hashes[i] = static_cast<uint8_t>(i * 7);
   for (size_t i = 0; i < shards.size(); ++i) shards[i] = static_cast<uint8_t>(i * 5);
-  CallKeys keys{{1, 2, 3, 4, 5, 6, 7, 8}, 9, 3, 5, shards.data(), hashes.data()};
+  KeyBlock keys{{1, 2, 3, 4, 5, 6, 7, 8}, 9, 3, 5, shards.data(), hashes.data()};
   const auto blocks = make_blocks({3, 5, 9, 11}, 3);  // keys 1 and 3, shards 0 and 2
   CHECK_EQ(blocks.size(), 1u);
   const EntryRun run{&blocks[0], 0, 2, 0};

@@ -3,8 +3,10 @@
 #include "base/sha256.hpp"
 #include "check.hpp"
 #include "protocol/keys.hpp"
+#include "write_key_block.hpp"
 
 using namespace kvstore;
+using testing::write_key_block;
 
 static std::string hex(const uint8_t* p, size_t n) {
   static const char digits[] = "0123456789abcdef";

@@ -5,8 +5,10 @@
 #include "check.hpp"
 #include "protocol/keys.hpp"
 #include "protocol/wire.hpp"
+#include "write_key_block.hpp"
 
 using namespace kvstore;
+using testing::write_key_block;
 
 namespace {
 

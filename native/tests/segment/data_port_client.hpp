@@ -15,6 +15,7 @@
 
 #include "protocol/wire.hpp"
 #include "segment/object_fixture.hpp"
+#include "write_key_block.hpp"
 
 namespace kvstore::testing {
 
