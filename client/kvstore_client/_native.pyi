@@ -269,6 +269,10 @@ class PageClient:
 class Pieces:
     """Where the bytes of a batch lie: entry i of shard s is the concatenation of that shard's pieces.
 
+    ValueError when the whole is no batch: numbers that don't fit each other, or over a cap. An entry that can't
+    be (no bytes, more than 1 GiB, an address outside of the address space) is no reason to refuse the others: a
+    call answers it with BAD_REQUEST or TOO_LARGE.
+
     Piece j of shard s for key k lies at base[s][j] + stride[s][j] * index[k] and is size[s][j] bytes long. Only describes memory: the
     caller keeps it alive and in place until the call returns.
     """
@@ -282,4 +286,5 @@ class Pieces:
     @property
     def entry_count(self) -> int: ...
     @property
-    def total_bytes(self) -> int: ...
+    def total_bytes(self) -> int:
+        """Of the entries that can be."""

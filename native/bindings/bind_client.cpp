@@ -171,10 +171,6 @@ nb::bytes put(PageClient& client, int handle, uint16_t pool, nb::bytes shards, n
     if (text_copies.size() != keys.key_count)
       value_error(std::to_string(text_copies.size()) + " texts for " + std::to_string(keys.key_count) +
                   " keys");
-    for (const std::string& text : text_copies)
-      if (text.size() > wire::kTextBytesMax)
-        value_error("a key of " + std::to_string(text.size()) + " bytes is over the limit of " +
-                    std::to_string(wire::kTextBytesMax));
     text_views.assign(text_copies.begin(), text_copies.end());
     options.texts = &text_views;
   }

@@ -1,5 +1,7 @@
 #include "client/client_counters.hpp"
 
+#include "protocol/wire.hpp"
+
 namespace kvstore {
 namespace {
 
@@ -24,6 +26,20 @@ constexpr const char* kNames[] = {
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == static_cast<size_t>(Counter::kCount), "a name a counter");
 
 }  // namespace
+
+void ClientCounters::count(const CallCounters& verb, const uint8_t* statuses, size_t entry_count) {
+  uint64_t hits = 0, misses = 0;
+  for (size_t i = 0; i < entry_count; ++i) {
+    const auto status = static_cast<wire::Status>(statuses[i]);
+    hits += status == wire::Status::kOk || status == wire::Status::kExists;
+    misses += status == wire::Status::kMiss || status == wire::Status::kNoSpace;
+  }
+  add(verb.calls);
+  add(verb.keys, entry_count);
+  add(verb.hits, hits);
+  add(verb.misses, misses);
+  add(verb.failures, entry_count - hits - misses);
+}
 
 Count& ClientCounters::named(const std::string& name) {
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -84,6 +84,21 @@ enum class Counter : uint8_t {
   kCount
 };
 
+// What every verb counts of its calls.
+struct CallCounters {
+  Counter calls, keys, hits, misses, failures;
+};
+constexpr CallCounters kGetCounters{Counter::kGetCalls, Counter::kGetKeys, Counter::kGetHits,
+                                    Counter::kGetMisses, Counter::kGetFailures};
+constexpr CallCounters kPutCounters{Counter::kPutCalls, Counter::kPutKeys, Counter::kPutHits,
+                                    Counter::kPutMisses, Counter::kPutFailures};
+constexpr CallCounters kExistsCounters{Counter::kExistsCalls, Counter::kExistsKeys, Counter::kExistsHits,
+                                       Counter::kExistsMisses, Counter::kExistsFailures};
+constexpr CallCounters kFetchCounters{Counter::kFetchCalls, Counter::kFetchKeys, Counter::kFetchHits,
+                                      Counter::kFetchMisses, Counter::kFetchFailures};
+constexpr CallCounters kRemoveCounters{Counter::kRemoveCalls, Counter::kRemoveKeys, Counter::kRemoveHits,
+                                       Counter::kRemoveMisses, Counter::kRemoveFailures};
+
 class Count {
  public:
   void add(uint64_t n = 1) { value_.fetch_add(n, std::memory_order_relaxed); }
@@ -100,6 +115,9 @@ class ClientCounters {
 
   void add(Counter counter, uint64_t n = 1) { values_[static_cast<size_t>(counter)].add(n); }
   uint64_t value(Counter counter) const { return values_[static_cast<size_t>(counter)].value(); }
+
+  // A call of `verb` that ended with these statuses, one byte an entry.
+  void count(const CallCounters& verb, const uint8_t* statuses, size_t entry_count);
 
   // A counter that is declared by its name: the same one each time. As long-lived as this object.
   Count& named(const std::string& name);

@@ -61,6 +61,11 @@ void NamespaceHandles::mark_stale(int handle, const NamespaceId& ns) {
 }
 
 wire::Status NamespaceHandles::bump(int handle, DirectoryClient& directory, const Deadline& deadline) {
+  const wire::Status status = bump_once(handle, directory, deadline);
+  return status == wire::Status::kStaleNamespace ? bump_once(handle, directory, deadline) : status;
+}
+
+wire::Status NamespaceHandles::bump_once(int handle, DirectoryClient& directory, const Deadline& deadline) {
   NamespaceId ns;
   if (const wire::Status status = ensure_open(handle, directory, deadline, &ns); status != wire::Status::kOk)
     return status;

@@ -1,4 +1,5 @@
-// Namespaces by handle: identity and name for good, id and epoch as the directory last told. Thread-safe; no lock is held over IO.
+// Namespaces by handle: identity and name for good, id and epoch as the directory last told. Thread-safe; no
+// lock is held over IO.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +30,16 @@ class NamespaceHandles {
 
   // Opens the namespace unless it is open.
   wire::Status ensure_open(int handle, DirectoryClient& directory, const Deadline& deadline, NamespaceId* ns);
-  // `ns` was answered with STALE_NAMESPACE: the next ensure_open() asks again. Nothing when another thread did so already.
+  // `ns` was answered with STALE_NAMESPACE: the next ensure_open() asks again. Nothing when another thread
+  // did so already.
   void mark_stale(int handle, const NamespaceId& ns);
+  // Asks for a newer epoch than the *current* one, also when somebody else bumped it since it was opened
+  // here.
   wire::Status bump(int handle, DirectoryClient& directory, const Deadline& deadline);
 
  private:
+  wire::Status bump_once(int handle, DirectoryClient& directory, const Deadline& deadline);
+
   struct Entry {
     std::string identity;
     std::string name;

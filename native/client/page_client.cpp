@@ -1,71 +1,154 @@
 #include "client/page_client.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 
-#include "client/page_client_internal.hpp"
+#include "client/calls/exists_call.hpp"
+#include "client/calls/fetch_call.hpp"
+#include "client/calls/get_call.hpp"
+#include "client/calls/remove_call.hpp"
 
 namespace kvstore {
-namespace {
 
 using wire::Status;
 
-// With replicas of the directory at different epochs the map would otherwise be fetched with every call.
-constexpr int64_t kMapIntervalMs = 100;
+namespace {
+
+void no_answers_yet(const KeyBlock& keys, uint8_t* statuses) {
+  std::fill_n(statuses, keys.entry_count(), static_cast<uint8_t>(Status::kUnavailable));
+}
 
 }  // namespace
 
-PageClient::Core::Core(std::vector<PeerAddress> masters, const PageClientOptions& options,
-                       ClientCounters& counters, RegisteredMemory& registered)
-    : workers(std::clamp<size_t>(4 * std::max(options.connections_per_peer, options.copy_threads), 4, 32)),
-      context{{options.token, options.name},
-              options.connections_per_peer,
-              options.copy_threads,
-              options.connect_timeout_ms,
-              options.run_bytes,
-              workers,
-              counters,
-              registered},
-      transports(options.transports, context, options.transport_options),
-      directory(std::move(masters),
-                {context.hello, options.connect_timeout_ms, {options.backoff_ms_min, options.backoff_ms_max}},
-                counters),
-      peers(context, transports, {options.backoff_ms_min, options.backoff_ms_max}),
-      locations(options.location_cache_entries) {}
+// Counts the call as one in flight for its lifetime. Without a cluster (closed, or a forked child) there is
+// nothing to call on.
+class PageClient::CallGuard {
+ public:
+  explicit CallGuard(const PageClient& client) : client_(client) {
+    if (::getpid() != client.pid_) return;  // not even the lock: another thread may have held it at the fork
+    std::lock_guard<std::mutex> lock(client.mutex_);
+    if (client.closed_) return;
+    ++client.calls_in_flight_;
+    cluster_ = client.cluster_.get();
+  }
+  ~CallGuard() {
+    if (cluster_ == nullptr) return;
+    std::lock_guard<std::mutex> lock(client_.mutex_);
+    if (--client_.calls_in_flight_ == 0) client_.idle_.notify_all();
+  }
+  CallGuard(const CallGuard&) = delete;
+  CallGuard& operator=(const CallGuard&) = delete;
+  Cluster* cluster() const { return cluster_; }
+
+ private:
+  const PageClient& client_;
+  Cluster* cluster_ = nullptr;
+};
 
 PageClient::PageClient(std::vector<PeerAddress> masters, const PageClientOptions& options)
     : pid_(::getpid()),
-      options_(options),
-      core_(std::make_unique<Core>(std::move(masters), options_, counters_, registered_)) {
-  transport_refusals_ = core_->transports.refusals();
+      cluster_(std::make_unique<Cluster>(std::move(masters), options, counters_, registered_, namespaces_)) {
+  transport_refusals_ = cluster_->transports().refusals();
 }
 
 PageClient::~PageClient() { close(); }
 
 void PageClient::close() {
   if (::getpid() != pid_) {
-    (void)core_
-        .release();  // its threads exist in the parent only: there is nothing here that could be joined or freed safely
+    // Its threads exist in the parent only: there is nothing here that could be joined or freed safely.
+    (void)cluster_.release();
     return;
   }
   std::unique_lock<std::mutex> lock(mutex_);
   closed_ = true;
   idle_.wait(lock, [&] { return calls_in_flight_ == 0; });
-  if (core_ == nullptr) return;
-  core_->peers.clear();  // hands the transports to the workers
-  core_->workers.close();
-  core_.reset();
+  cluster_.reset();
+}
+
+template <typename Call>
+bool PageClient::answer(const KeyBlock& keys, uint8_t* statuses, const Call& call) {
+  const CallGuard guard(*this);
+  if (guard.cluster() == nullptr) return false;
+  try {
+    call(*guard.cluster());
+  } catch (...) {
+    std::fill_n(statuses, keys.entry_count(), static_cast<uint8_t>(Status::kInternal));
+    counters_.add(Counter::kInternalErrors);
+  }
+  return true;
+}
+
+void PageClient::exists(int handle, const KeyBlock& keys, uint32_t pin_ms, const Deadline& deadline,
+                        uint8_t* statuses) {
+  no_answers_yet(keys, statuses);
+  const auto call = [&](Cluster& cluster) {
+    ExistsCall(cluster, keys, pin_ms, deadline, statuses).run(handle);
+  };
+  if (answer(keys, statuses, call)) counters_.count(kExistsCounters, statuses, keys.entry_count());
+}
+
+void PageClient::get(int handle, const KeyBlock& keys, const Pieces& memory, const Deadline& deadline,
+                     uint8_t* statuses) {
+  no_answers_yet(keys, statuses);
+  const auto call = [&](Cluster& cluster) {
+    GetCall get(cluster, keys, sound_entries(memory, statuses), memory, deadline, statuses);
+    get.run(handle);
+    counters_.add(Counter::kGetBytes, get.bytes());
+  };
+  if (answer(keys, statuses, call)) counters_.count(kGetCounters, statuses, keys.entry_count());
+}
+
+void PageClient::put(int handle, const KeyBlock& keys, const Pieces& memory, const PutOptions& options,
+                     const Deadline& deadline, uint8_t* statuses) {
+  no_answers_yet(keys, statuses);
+  const auto call = [&](Cluster& cluster) {
+    PutCall put(cluster, keys, memory, options, deadline, statuses);
+    put.run(handle);
+    put.count();
+  };
+  if (answer(keys, statuses, call)) counters_.count(kPutCounters, statuses, keys.entry_count());
+}
+
+void PageClient::remove(int handle, const KeyBlock& keys, const Deadline& deadline, uint8_t* statuses) {
+  no_answers_yet(keys, statuses);
+  const auto call = [&](Cluster& cluster) { RemoveCall(cluster, keys, deadline, statuses).run(handle); };
+  if (answer(keys, statuses, call)) counters_.count(kRemoveCounters, statuses, keys.entry_count());
+}
+
+std::vector<uint32_t> PageClient::fetch_lengths(int handle, const KeyBlock& keys, uint64_t bytes_max,
+                                                const Deadline& deadline, uint8_t* statuses) {
+  no_answers_yet(keys, statuses);
+  std::vector<uint32_t> lengths(keys.entry_count(), 0);
+  answer(keys, statuses, [&](Cluster& cluster) {
+    FetchLengthsCall call(cluster, keys, bytes_max, deadline, statuses);
+    call.run(handle);
+    lengths = call.lengths();
+  });
+  return lengths;
+}
+
+void PageClient::fetch(int handle, const KeyBlock& keys, const std::vector<uint32_t>& lengths,
+                       const std::vector<uint64_t>& pointers, const Deadline& deadline, uint8_t* statuses) {
+  const auto call = [&](Cluster& cluster) {
+    const Pieces memory = Pieces::sparse(pointers, {lengths.begin(), lengths.end()});
+    GetCall get(cluster, keys, fetched_entries(lengths), memory, deadline, statuses);
+    get.run(handle);
+    counters_.add(Counter::kFetchBytes, get.bytes());
+  };
+  if (answer(keys, statuses, call)) counters_.count(kFetchCounters, statuses, keys.entry_count());
 }
 
 std::pair<Status, int> PageClient::open_namespace(const std::string& identity, const std::string& name,
                                                   const Deadline& deadline) {
   const CallGuard guard(*this);
-  if (guard.core() == nullptr && ::getpid() != pid_) return {Status::kUnavailable, 0};
+  if (guard.cluster() == nullptr && ::getpid() != pid_) return {Status::kUnavailable, 0};
   const int handle = namespaces_.add(identity, name);
   if (handle < 0) return {Status::kTooLarge, handle};
-  if (guard.core() == nullptr) return {Status::kUnavailable, handle};
+  if (guard.cluster() == nullptr) return {Status::kUnavailable, handle};
   try {
     NamespaceId ns;
-    return {namespaces_.ensure_open(handle, guard.core()->directory, deadline, &ns), handle};
+    return {namespaces_.ensure_open(handle, guard.cluster()->directory(), deadline, &ns), handle};
   } catch (...) {
     counters_.add(Counter::kInternalErrors);
     return {Status::kInternal, handle};
@@ -74,13 +157,9 @@ std::pair<Status, int> PageClient::open_namespace(const std::string& identity, c
 
 Status PageClient::bump_namespace(int handle, const Deadline& deadline) {
   const CallGuard guard(*this);
-  if (guard.core() == nullptr) return Status::kUnavailable;
+  if (guard.cluster() == nullptr) return Status::kUnavailable;
   try {
-    Status status = namespaces_.bump(handle, guard.core()->directory, deadline);
-    // Somebody else bumped it since it was opened here: what was asked for is a newer epoch than the *current* one.
-    if (status == Status::kStaleNamespace)
-      status = namespaces_.bump(handle, guard.core()->directory, deadline);
-    return status;
+    return namespaces_.bump(handle, guard.cluster()->directory(), deadline);
   } catch (...) {
     counters_.add(Counter::kInternalErrors);
     return Status::kInternal;
@@ -97,7 +176,7 @@ bool PageClient::register_memory(uint64_t address, uint64_t size_bytes, int fd) 
   if (::getpid() != pid_ || !registered_.add(address, size_bytes, fd)) return false;
   const CallGuard guard(*this);
   const auto range = registered_.find(address);
-  if (range != nullptr && guard.core() != nullptr) guard.core()->transports.memory_registered(range);
+  if (range != nullptr && guard.cluster() != nullptr) guard.cluster()->transports().memory_registered(range);
   return true;
 }
 
@@ -108,121 +187,10 @@ void PageClient::unregister(uint64_t address) {
 std::vector<PageClient::SegmentView> PageClient::segments() const {
   const CallGuard guard(*this);
   std::vector<SegmentView> views;
-  if (guard.core() == nullptr) return views;
-  for (const auto& [index, peer] : guard.core()->peers.all())
+  if (guard.cluster() == nullptr) return views;
+  for (const auto& [index, peer] : guard.cluster()->peers().all())
     views.push_back({peer->record(), peer->usable(), peer->transport_name()});
   return views;
-}
-
-void PageClient::in_namespace(Core& core, int handle, Call& call, const std::function<bool()>& body) {
-  try {
-    for (int attempt = 0; attempt < 2; ++attempt) {
-      const Status status = namespaces_.ensure_open(handle, core.directory, call.deadline, &call.keys.ns);
-      if (status != Status::kOk) {
-        call.set_all(status == Status::kTimeout ? status : Status::kUnavailable);
-        return;
-      }
-      call.fingerprints = call.keys.fingerprints();
-      call.set_all(Status::kUnavailable);
-      if (body()) return;
-      counters_.add(Counter::kStaleNamespace);
-      namespaces_.mark_stale(handle, call.keys.ns);
-    }
-  } catch (...) {  // out of memory, most likely: an answer of the store's kind is all that the engine can use
-    call.set_all(Status::kInternal);
-    counters_.add(Counter::kInternalErrors);
-  }
-}
-
-Status PageClient::refresh_map(Core& core, const Deadline& deadline, bool force) {
-  {
-    std::lock_guard<std::mutex> lock(core.map_mutex);
-    const bool current = core.map != nullptr && core.map->epoch == core.directory.map_epoch_seen();
-    const bool recent = Deadline::Clock::now() - core.map_fetched < std::chrono::milliseconds(kMapIntervalMs);
-    if (core.map != nullptr && (force ? false : current || recent)) return Status::kOk;
-  }
-  auto fresh = std::make_shared<SegmentMap>();
-  const Status status = core.directory.fetch_map(deadline, fresh.get());
-  if (status != Status::kOk) return status;
-  std::lock_guard<std::mutex> lock(core.map_mutex);
-  core.peers.follow(*fresh);
-  core.map = std::move(fresh);
-  core.map_fetched = Deadline::Clock::now();
-  return Status::kOk;
-}
-
-Status PageClient::look_up(Core& core, Call& call, const std::vector<uint32_t>& entries,
-                           std::vector<ObjectLocation>* where) {
-  DirectoryClient::Holders holders;
-  Status status = core.directory.lookup(call.keys.ns, call.fingerprints_of(entries), kReplicasTried,
-                                        call.deadline, &holders);
-  if (status != Status::kOk) return status;
-  status = refresh_map(core, call.deadline, false);
-  if (status != Status::kOk) return status;
-  // A batch has many entries and few segments: each is found once.
-  std::map<uint32_t, std::shared_ptr<SegmentPeer>> peers;
-  bool map_forced = false;
-  const auto peer_of = [&](uint32_t segment) -> const std::shared_ptr<SegmentPeer>& {
-    const auto [at, fresh] = peers.emplace(segment, nullptr);
-    if (!fresh) return at->second;
-    at->second = core.peers.find(segment);
-    if (at->second == nullptr && !map_forced) {
-      map_forced = true;
-      if (refresh_map(core, call.deadline, true) == Status::kOk) at->second = core.peers.find(segment);
-    }
-    return at->second;
-  };
-  for (size_t i = 0; i < entries.size(); ++i) {
-    ObjectLocation found;
-    size_t kept = 0;
-    for (uint32_t r = 0; r < kReplicasTried; ++r) {
-      const uint32_t segment = holders.segment(r, i);
-      if (segment != wire::kNoSegment && peer_of(segment) != nullptr) found.segments[kept++] = segment;
-    }
-    found.length = holders.lengths[i];
-    if (kept == 2) {
-      // A segment on this host first; else the key decides, so that the readers of a page share the load of its replicas.
-      const bool first_near = peer_of(found.segments[0])->same_host();
-      const bool second_near = peer_of(found.segments[1])->same_host();
-      const bool odd = (call.fingerprints[entries[i]].hi & 1) != 0;
-      if (second_near != first_near ? second_near : odd) std::swap(found.segments[0], found.segments[1]);
-    }
-    (*where)[entries[i]] = found;
-  }
-  return Status::kOk;
-}
-
-void PageClient::submit(Core& core, Call& call, const Groups& groups, const TransportBatch& prototype) {
-  std::vector<TransportBatch> batches;
-  std::vector<std::shared_ptr<SegmentPeer>> peers;
-  for (const auto& [segment, entries] : groups) {
-    TransportBatch batch = prototype;
-    batch.keys = &call.keys;
-    batch.statuses = call.statuses;
-    batch.entries = entries;
-    batches.push_back(std::move(batch));
-    peers.push_back(core.peers.find(segment));
-  }
-  core.workers.run(batches.size(), [&](size_t i) {
-    if (peers[i] == nullptr)
-      batches[i].set_all(Status::kUnavailable);
-    else
-      peers[i]->submit(batches[i], call.deadline);
-  });
-}
-
-void count_call(ClientCounters& counters, const CallCounters& kind, const uint8_t* statuses, size_t n) {
-  uint64_t hits = 0, misses = 0;
-  for (size_t i = 0; i < n; ++i) {
-    const auto status = static_cast<Status>(statuses[i]);
-    hits += status == Status::kOk || status == Status::kExists;
-    misses += status == Status::kMiss || status == Status::kNoSpace;
-  }
-  counters.add(kind.calls);
-  counters.add(kind.keys, n);
-  counters.add(kind.hits, hits);
-  counters.add(kind.misses, misses);
-  counters.add(kind.failures, n - hits - misses);
 }
 
 }  // namespace kvstore

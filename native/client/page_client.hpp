@@ -1,57 +1,35 @@
-// The client: pages by key, over a directory of several masters and any number of segments.
+// The client: pages by key, over a directory of several masters and any number of segments. A facade: it
+// counts calls and closes after the last; what a verb does is in calls/, what they share in cluster.hpp.
 //
-// Any thread may call. No call throws for anything a peer or the network does, outlasts its deadline by more than scheduling
-// noise, or leaves a thread behind that could write into its caller's memory. After close(), and in a forked child, every call
-// answers as an empty store does.
+// Any thread may call. No call throws for anything a peer or the network does, outlasts its deadline by more
+// than scheduling noise, or leaves a thread behind that could write into its caller's memory. After close(),
+// and in a forked child, every call answers as an empty store does.
 #pragma once
 
 #include <sys/types.h>
 
 #include <condition_variable>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "client/calls/put_call.hpp"
 #include "client/client_counters.hpp"
-#include "client/directory_client.hpp"
-#include "client/location_cache.hpp"
+#include "client/cluster.hpp"
 #include "client/namespace_handles.hpp"
+#include "client/page_client_options.hpp"
 #include "client/pieces.hpp"
 #include "client/registered_memory.hpp"
-#include "client/segment_peers.hpp"
-#include "client/transport.hpp"
-#include "protocol/entry_blocks.hpp"
+#include "protocol/keys.hpp"
 
 namespace kvstore {
 
-struct PageClientOptions {
-  std::string token;
-  std::string name;
-  size_t connections_per_peer = 2;
-  size_t copy_threads = 2;
-  int connect_timeout_ms = 250;
-  int64_t backoff_ms_min = 50;
-  int64_t backoff_ms_max = 1000;
-  uint64_t run_bytes = 4u << 20;
-  size_t location_cache_entries = 65536;
-  std::vector<TransportType> transports;  // there to choose from
-  OptionTexts transport_options;          // by the names that they declare
-};
-
-struct PutOptions {
-  bool ack_committed = true;
-  uint32_t depth = 0;
-  const std::vector<std::string_view>* texts = nullptr;  // one a key, or null
-};
-
 class PageClient {
  public:
-  // Connects to nothing yet. The namespace of `keys` arguments below is ignored: it is the handle's. Throws what
-  // TransportSet does.
+  // Connects to nothing yet. The namespace of `keys` arguments below is ignored: it is the handle's. Throws
+  // what TransportSet does.
   PageClient(std::vector<PeerAddress> masters, const PageClientOptions& options);
   ~PageClient();
   PageClient(const PageClient&) = delete;
@@ -66,7 +44,8 @@ class PageClient {
   void close_namespace(int handle) { namespaces_.remove(handle); }
   NamespaceHandles::State namespace_state(int handle) const;
 
-  // `statuses`: one byte an entry, all set. `memory` has the entries of the call.
+  // `statuses`: one byte an entry, all set. `memory` has the entries of the call; one that it calls at fault
+  // is answered with that fault, and the others as without it.
   void exists(int handle, const KeyBlock& keys, uint32_t pin_ms, const Deadline& deadline, uint8_t* statuses);
   void get(int handle, const KeyBlock& keys, const Pieces& memory, const Deadline& deadline,
            uint8_t* statuses);
@@ -74,8 +53,8 @@ class PageClient {
            const Deadline& deadline, uint8_t* statuses);
   void remove(int handle, const KeyBlock& keys, const Deadline& deadline, uint8_t* statuses);
 
-  // fetch() in two halves, because the caller allocates in between: the lengths of what can be fetched, 0 for entries that are
-  // not there or would exceed bytes_max in total; then a get of exactly those entries.
+  // fetch() in two halves, because the caller allocates in between: the lengths of what can be fetched, 0 for
+  // entries that are not there or would exceed bytes_max in total; then a get of exactly those entries.
   std::vector<uint32_t> fetch_lengths(int handle, const KeyBlock& keys, uint64_t bytes_max,
                                       const Deadline& deadline, uint8_t* statuses);
   void fetch(int handle, const KeyBlock& keys, const std::vector<uint32_t>& lengths,
@@ -100,27 +79,14 @@ class PageClient {
   void close();
 
  private:
-  struct Call;
-  struct Core;
   class CallGuard;
-  using Groups = std::map<uint32_t, std::vector<uint32_t>>;  // segment index -> entries
-
-  // Runs `body` in the open namespace, and once more in the reopened one when it returns false ("stale").
-  void in_namespace(Core& core, int handle, Call& call, const std::function<bool()>& body);
-  // Fills where[entry] from the directory; entries it does not know are left without a segment.
-  wire::Status look_up(Core& core, Call& call, const std::vector<uint32_t>& entries,
-                       std::vector<ObjectLocation>* where);
-  wire::Status refresh_map(Core& core, const Deadline& deadline, bool force);
-  void submit(Core& core, Call& call, const Groups& groups, const TransportBatch& prototype);
-
-  bool exists_pinned(Core& core, Call& call, uint32_t pin_ms);
-  bool get_entries(Core& core, Call& call, const std::vector<uint32_t>& entries, const Pieces& memory);
-  void report_suspects(Core& core, Call& call, const std::vector<std::pair<uint32_t, uint32_t>>& suspects);
-  bool put_entries(Core& core, Call& call, const Pieces& memory, const PutOptions& options);
-  bool remove_entries(Core& core, Call& call);
+  // Has `call` set the statuses of `keys`, unless the client is closed; false then. What it throws (out of
+  // memory, most likely) becomes INTERNAL for all entries: an answer of the store's kind is all that the
+  // engine can use.
+  template <typename Call>
+  bool answer(const KeyBlock& keys, uint8_t* statuses, const Call& call);
 
   const pid_t pid_;
-  const PageClientOptions options_;
   ClientCounters counters_;
   RegisteredMemory registered_;
   std::map<std::string, std::string> transport_refusals_;
@@ -130,11 +96,7 @@ class PageClient {
   mutable std::condition_variable idle_;
   mutable size_t calls_in_flight_ = 0;
   bool closed_ = false;
-  std::unique_ptr<Core> core_;  // gone after close()
+  std::unique_ptr<Cluster> cluster_;  // gone after close()
 };
-
-// How long a location may be used without asking again, if its pin lasts as long. Segments refuse a namespace that was cleared;
-// one that has not heard of it yet may serve its pages for so long.
-constexpr int64_t kLocationTtlMs = 10000;
 
 }  // namespace kvstore

@@ -1,6 +1,7 @@
 // Where the bytes of a batch lie in the caller's memory, and a cursor that walks them in bounded steps.
 //
-// A Pieces object is immutable and thread-safe; it owns no page memory: the caller keeps that alive and in place.
+// A Pieces object is immutable and thread-safe; it owns no page memory: the caller keeps that alive and in
+// place.
 #pragma once
 
 #include <sys/uio.h>
@@ -8,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "protocol/wire.hpp"
 
 namespace kvstore {
 
@@ -19,17 +22,24 @@ class Pieces {
     uint64_t size_bytes;
   };
 
-  // Piece j of shard s for key k: plan[s][j].base + plan[s][j].stride * indices[k]. Throws std::invalid_argument on an empty
-  // plan, an empty piece, an entry over the object cap, or an address that leaves the address space.
+  // Piece j of shard s for key k: plan[s][j].base + plan[s][j].stride * indices[k]. Throws
+  // std::invalid_argument without a shard or a key, and over the caps of a batch.
   static Pieces affine(std::vector<std::vector<Strided>> plan, std::vector<int64_t> indices);
-  // Entry-major, pieces_per_entry items an entry. A size of zero is an absent piece; an entry can't be empty.
+  // Entry-major, pieces_per_entry items an entry. A size of zero is an absent piece. Throws as affine() does,
+  // and when the numbers of pointers and sizes don't fit each other.
   static Pieces from_pointers(std::vector<uint64_t> pointers, std::vector<uint64_t> sizes,
                               size_t pieces_per_entry);
   // One piece an entry; entries of size zero are none that the call will touch.
   static Pieces sparse(std::vector<uint64_t> pointers, std::vector<uint64_t> sizes);
 
   size_t entry_count() const { return entry_count_; }
+  // Of the entries without fault.
   uint64_t total_bytes() const { return total_bytes_; }
+  // OK, or what is wrong with the entry, which no call must touch then: BAD_REQUEST (no bytes, or an address
+  // that leaves the address space), TOO_LARGE (over the cap of an object).
+  wire::Status fault(size_t entry) const {
+    return faults_.empty() ? wire::Status::kOk : static_cast<wire::Status>(faults_[entry]);
+  }
   // 0 for from_pointers(): it fits any number of shards that divides entry_count().
   size_t shard_count() const { return plan_.size(); }
 
@@ -51,11 +61,13 @@ class Pieces {
 
  private:
   Pieces() = default;
+  void set_fault(size_t entry, wire::Status fault);
   std::vector<std::vector<Strided>> plan_;
   std::vector<int64_t> indices_;
   std::vector<uint64_t> pointers_, sizes_;
   size_t pieces_per_entry_ = 0;
   std::vector<uint64_t> entry_bytes_;  // per shard (affine) or per entry
+  std::vector<uint8_t> faults_;        // per entry, or empty: none
   size_t entry_count_ = 0;
   uint64_t total_bytes_ = 0;
 };
@@ -74,7 +86,8 @@ class PieceCursor {
   PieceCursor(const Pieces& pieces, const std::vector<uint32_t>& entries)
       : pieces_(pieces), entries_(entries) {}
 
-  // The next parts, at most `bytes_max` bytes and `parts_max` of them; false at the end. Parts are never empty.
+  // The next parts, at most `bytes_max` bytes and `parts_max` of them; false at the end. Parts are never
+  // empty.
   bool next(size_t bytes_max, size_t parts_max, std::vector<Part>* parts, size_t* bytes);
 
  private:
@@ -85,8 +98,8 @@ class PieceCursor {
   uint64_t offset_ = 0;
 };
 
-// A step whose parts are smaller than this on average goes through a staging buffer: one copy costs less than the kernel's
-// work for each element of a long vector.
+// A step whose parts are smaller than this on average goes through a staging buffer: one copy costs less than
+// the kernel's work for each element of a long vector.
 constexpr size_t kPackedPartBytes = 4096;
 constexpr size_t kStepBytes = 256u << 10;
 constexpr size_t kStepPartsMax = 4096;

@@ -1,5 +1,7 @@
 #include "client/segment_peers.hpp"
 
+#include <algorithm>
+
 #include "client/connection/connection_pool.hpp"
 
 namespace kvstore {
@@ -60,6 +62,16 @@ void SegmentPeer::note_no_space() {
 bool SegmentPeer::readable() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return record_.readable();
+}
+
+uint64_t SegmentPeer::capacity_bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return record_.capacity_bytes;
+}
+
+uint64_t SegmentPeer::room_bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return record_.capacity_bytes - std::min(record_.used_bytes, record_.capacity_bytes);
 }
 
 bool SegmentPeer::takes_puts() const {
@@ -162,7 +174,6 @@ void SegmentPeers::follow(const SegmentMap& map) {
   std::map<uint32_t, std::shared_ptr<SegmentPeer>> old;  // destroyed after the lock is gone
   std::lock_guard<std::mutex> lock(mutex_);
   old.swap(peers_);
-  epoch_ = map.epoch;
   for (const SegmentRecord& segment : map.segments) {
     const auto known = old.find(segment.index);
     if (known != old.end() && known->second->record().same_peer(segment)) {

@@ -45,6 +45,9 @@ class SegmentPeer {
   void forget() const;
   bool takes_puts() const;
   bool readable() const;
+  uint64_t capacity_bytes() const;
+  // What the last map said is free.
+  uint64_t room_bytes() const;
   bool same_host() const { return same_host_.load(std::memory_order_relaxed); }
   const char* transport_name() const;
 
@@ -85,7 +88,6 @@ class SegmentPeers {
   const TransportSet& transports_;
   const BreakerOptions breaker_;
   mutable std::mutex mutex_;
-  uint64_t epoch_ = 0;
   std::map<uint32_t, std::shared_ptr<SegmentPeer>> peers_;
 };
 

@@ -23,7 +23,8 @@ inline std::string socket_path() {
   return "/tmp/kvstore-test-" + std::to_string(::getpid()) + "-" + std::to_string(number++) + ".sock";
 }
 
-// Keys and memory of a batch: every key has an object of size_bytes for each shard, in pieces_per_entry pieces.
+// Keys and memory of a batch: every key has an object of size_bytes for each shard, in pieces_per_entry
+// pieces.
 struct Batch {
   Batch(size_t key_count, size_t shard_count, size_t size_bytes, size_t pieces_per_entry, unsigned seed,
         uint8_t* memory)
@@ -79,9 +80,10 @@ inline PageClientOptions client_options() {
 struct Fixture {
   explicit Fixture(const PageClientOptions& options = client_options())
       : client({{"127.0.0.1", directory.port(), ""}}, options) {}
+  static constexpr const char* kIdentity = "{\"model\":\"m\"}";
+
   void open() {
-    const auto [status, opened] =
-        client.open_namespace("{\"model\":\"m\"}", "m", Deadline::after_ms(kPlentyMs));
+    const auto [status, opened] = client.open_namespace(kIdentity, "m", Deadline::after_ms(kPlentyMs));
     CHECK(status == wire::Status::kOk);
     handle = opened;
   }

@@ -70,66 +70,12 @@ TEST(objects_pulled_out_of_a_shared_buffer_come_back_on_the_same_host) {
   round_trip(client_options(), true, true, kSameHostGet, kPutPulled);
 }
 
-TEST(a_get_after_an_exists_asks_no_master) {
-  Fixture f;
-  TestSegment segment(f.directory, 0, 1);
-  f.open();
-  std::vector<uint8_t> memory(16 * 5000);
-  Batch b(16, 1, 5000, 1, 5, memory.data());
-  f.put(b);
-  f.exists(b, 5000);
-  CHECK(b.all(Status::kOk));
-  const int lookups = f.directory.requests(Op::kLookup);
-  f.get(b);
-  CHECK(b.all(Status::kOk));
-  CHECK_EQ(f.directory.requests(Op::kLookup), lookups);
-}
-
-TEST(what_the_directory_promises_and_the_segment_does_not_have_is_a_miss) {
-  Fixture f;
-  std::vector<uint8_t> memory(4 * 5000);
-  TestSegment segment(f.directory, 0, 1);
-  f.open();
-  Batch b(4, 1, 5000, 1, 6, memory.data());
-  b.keys.ns = f.client.namespace_state(f.handle).ns;
-  wire::Writer group;
-  const auto fps = b.keys.fingerprints();
-  group.u8(1).zeros(3).u32(4).raw(b.keys.ns.data(), 8).raw(fps.data(), 4 * kFingerprintBytes);
-  for (int i = 0; i < 4; ++i) group.u32(5000);
-  f.directory.index().apply(0, group.data(), group.size());
-  f.exists(b, 1000);
-  CHECK(b.all(Status::kMiss));
-  f.get(b);
-  CHECK(b.all(Status::kMiss));
-  f.exists(b, 0);
-  CHECK(b.all(Status::kOk));  // without a pin only the directory is asked
-}
-
-TEST(an_object_of_another_length_is_never_copied) {
-  for (const bool same_host : {false, true}) {
-    PageClientOptions options = client_options();
-    options.transport_options["same_host"] = same_host ? "true" : "false";
-    Fixture f(options);
-    TestSegment segment(f.directory, 0, 1, same_host ? socket_path() : "");
-    f.open();
-    std::vector<uint8_t> memory(5000, 1), other(5001, 2);
-    Batch b(1, 1, 5000, 1, 7, memory.data()), longer(1, 1, 5001, 1, 7, other.data());
-    f.put(b);
-    CHECK(b.all(Status::kOk));
-    f.get(longer);
-    CHECK(longer.all(Status::kLengthMismatch));
-    CHECK(std::all_of(other.begin(), other.end(), [](uint8_t x) { return x == 2; }));
-    f.put(longer);
-    CHECK(longer.none_ok());
-  }
-}
-
 TEST(a_bumped_namespace_is_empty_for_a_client_that_did_not_bump_it) {
   Fixture f;
   TestSegment segment(f.directory, 0, 1);
   f.open();
   PageClient second({{"127.0.0.1", f.directory.port(), ""}}, client_options());
-  const auto opened = second.open_namespace("{\"model\":\"m\"}", "m", Deadline::after_ms(kPlentyMs));
+  const auto opened = second.open_namespace(f.kIdentity, "m", Deadline::after_ms(kPlentyMs));
   CHECK(opened.first == Status::kOk);
   std::vector<uint8_t> memory(8 * 5000);
   Batch b(8, 1, 5000, 1, 8, memory.data());
@@ -141,30 +87,6 @@ TEST(a_bumped_namespace_is_empty_for_a_client_that_did_not_bump_it) {
   CHECK_EQ(second.counters().value(Counter::kStaleNamespace), 1u);
   f.put(b);
   CHECK(b.all(Status::kOk));
-}
-
-TEST(a_removed_object_is_gone_and_a_fetch_finds_only_what_is_there) {
-  Fixture f;
-  TestSegment segment(f.directory, 0, 1);
-  f.open();
-  std::vector<uint8_t> memory(4 * 5000);
-  fill(memory.data(), memory.size(), 9);
-  Batch b(4, 1, 5000, 1, 9, memory.data());
-  f.put(b);
-  Batch first(1, 1, 5000, 1, 9, memory.data());
-  f.client.remove(f.handle, first.keys, Deadline::after_ms(kPlentyMs), first.statuses.data());
-  CHECK(first.all(Status::kOk));
-  f.client.remove(f.handle, first.keys, Deadline::after_ms(kPlentyMs), first.statuses.data());
-  CHECK(first.all(Status::kMiss));
-  const auto lengths =
-      f.client.fetch_lengths(f.handle, b.keys, 10000, Deadline::after_ms(kPlentyMs), b.statuses.data());
-  CHECK(lengths == std::vector<uint32_t>({0, 5000, 5000, 0}));
-  std::vector<uint8_t> one(5000), two(5000);
-  const std::vector<uint64_t> pointers = {0, reinterpret_cast<uint64_t>(one.data()),
-                                          reinterpret_cast<uint64_t>(two.data()), 0};
-  f.client.fetch(f.handle, b.keys, lengths, pointers, Deadline::after_ms(kPlentyMs), b.statuses.data());
-  CHECK(b.statuses == std::vector<uint8_t>({1, 0, 0, static_cast<uint8_t>(Status::kTooLarge)}));
-  CHECK(std::equal(one.begin(), one.end(), memory.begin() + 5000));
 }
 
 TEST(eight_threads_share_one_client) {

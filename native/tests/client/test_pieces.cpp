@@ -7,6 +7,7 @@
 #include "protocol/wire.hpp"
 
 using namespace kvstore;
+using wire::Status;
 
 namespace {
 
@@ -53,23 +54,47 @@ TEST(affine_pieces_lie_at_base_plus_stride_times_index) {
   CHECK(p.piece(4, 0).iov_base == k.data() + 900);
 }
 
-TEST(bad_descriptions_are_refused) {
+TEST(a_description_that_is_no_batch_is_refused) {
   uint8_t byte = 0;
   const uint64_t at = address_of(&byte);
   CHECK_THROWS(Pieces::affine({}, {0}), std::invalid_argument);
   CHECK_THROWS(Pieces::affine({{{at, 0, 1}}}, {}), std::invalid_argument);
-  CHECK_THROWS(Pieces::affine({{}}, {0}), std::invalid_argument);
-  CHECK_THROWS(Pieces::affine({{{at, 0, 0}}}, {0}), std::invalid_argument);
-  CHECK_THROWS(Pieces::affine({{{at, 0, wire::kObjectBytesMax + 1ull}}}, {0}), std::invalid_argument);
-  CHECK_THROWS(Pieces::affine({{{at, 0, wire::kObjectBytesMax}, {at, 0, 1}}}, {0}), std::invalid_argument);
-  CHECK_THROWS(Pieces::affine({{{at, INT64_MAX, 1}}}, {2}), std::invalid_argument);
-  CHECK_THROWS(Pieces::affine({{{16, -1, 1}}}, {17}), std::invalid_argument);
-  CHECK_THROWS(Pieces::affine({{{UINT64_MAX - 3, 0, 8}}}, {0}), std::invalid_argument);
+  CHECK_THROWS(Pieces::affine({{{at, 0, 1}}}, std::vector<int64_t>(wire::kKeysMax + 1)),
+               std::invalid_argument);
   CHECK_THROWS(Pieces::from_pointers({at}, {1, 2}, 1), std::invalid_argument);
   CHECK_THROWS(Pieces::from_pointers({at, at, at}, {1, 1, 1}, 2), std::invalid_argument);
-  CHECK_THROWS(Pieces::from_pointers({at, at}, {0, 0}, 2), std::invalid_argument);
-  CHECK_THROWS(Pieces::from_pointers({0}, {1}, 1), std::invalid_argument);
-  CHECK_THROWS(Pieces::from_pointers({at, at}, {UINT64_MAX, 2}, 2), std::invalid_argument);
+  CHECK_THROWS(Pieces::from_pointers({at}, {1}, 0), std::invalid_argument);
+}
+
+TEST(an_entry_that_can_not_be_is_at_fault_alone) {
+  uint8_t byte = 0;
+  const uint64_t at = address_of(&byte);
+  const auto faults = [](const Pieces& p) {
+    std::vector<Status> all;
+    for (size_t entry = 0; entry < p.entry_count(); ++entry) all.push_back(p.fault(entry));
+    return all;
+  };
+  const uint64_t over = wire::kObjectBytesMax + 1ull;
+  const Pieces pointers = Pieces::from_pointers({at, at, at, at, at, 0, at, at, UINT64_MAX, 0, at, 0, at, at},
+                                                {1, 2, 0, 0, 3, 4, over, 0, 2, 0, UINT64_MAX, 2, 5, 0}, 2);
+  CHECK(faults(pointers) ==
+        std::vector<Status>({Status::kOk, Status::kBadRequest, Status::kBadRequest, Status::kTooLarge,
+                             Status::kBadRequest, Status::kTooLarge, Status::kOk}));
+  CHECK_EQ(pointers.total_bytes(), 3u + 5u);
+  const Pieces shards =
+      Pieces::affine({{{at, 0, 1}}, {}, {{at, 0, 0}}, {{at, 0, wire::kObjectBytesMax}, {at, 0, 1}}}, {0, 7});
+  const std::vector<Status> one_key = {Status::kOk, Status::kBadRequest, Status::kBadRequest,
+                                       Status::kTooLarge};
+  std::vector<Status> two_keys = one_key;
+  two_keys.insert(two_keys.end(), one_key.begin(), one_key.end());
+  CHECK(faults(shards) == two_keys);
+  CHECK_EQ(shards.total_bytes(), 2u);
+  CHECK(faults(Pieces::affine({{{at, INT64_MAX, 1}}}, {0, 2})) ==
+        std::vector<Status>({Status::kOk, Status::kBadRequest}));
+  CHECK(faults(Pieces::affine({{{16, -1, 1}}}, {17, 15, 16})) ==
+        std::vector<Status>({Status::kBadRequest, Status::kOk, Status::kBadRequest}));
+  CHECK(faults(Pieces::affine({{{UINT64_MAX - 3, 0, 8}}}, {0})) ==
+        std::vector<Status>({Status::kBadRequest}));
 }
 
 TEST(a_cursor_yields_every_byte_once_in_order_whatever_the_step) {

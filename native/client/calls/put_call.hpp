@@ -1,0 +1,44 @@
+// put: stores what is absent.
+//
+//   already there, or there with another length -> EXISTS, CONFLICT, and nothing is sent
+//   NO_SPACE, UNAVAILABLE, TIMEOUT at a segment -> once more, at another segment that takes puts
+//   a segment gone that had stored a part of it -> that part once more, when the call places anything again
+//   large against its segment                   -> what it evicted of its own pages is NO_SPACE, not OK
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "client/calls/page_call.hpp"
+
+namespace kvstore {
+
+struct PutOptions {
+  bool ack_committed = true;
+  uint32_t depth = 0;                                    // of key 0
+  const std::vector<std::string_view>* texts = nullptr;  // one a key, or null: what people read
+};
+
+class PutCall : public PageCall {
+ public:
+  // `memory` and what `options` points to outlive the call.
+  PutCall(Cluster& cluster, const KeyBlock& keys, const Pieces& memory, const PutOptions& options,
+          const Deadline& deadline, uint8_t* statuses);
+
+  // What only puts count.
+  void count();
+
+ private:
+  Attempt attempt() override;
+  // Places and sends `pending` once; what is worth another segment comes back in it.
+  Attempt send(std::vector<uint32_t>* pending);
+  // Moves to `pending` what was stored at segments that are no more.
+  void take_back_lost(std::vector<uint32_t>* pending);
+  void check_own_evictions();
+
+  const Pieces& memory_;
+  const PutOptions options_;
+  std::vector<SegmentGroup> stored_;  // what is OK, by the segment that has it
+};
+
+}  // namespace kvstore

@@ -1,0 +1,128 @@
+#include "client/cluster.hpp"
+
+#include <algorithm>
+#include <functional>
+
+namespace kvstore {
+namespace {
+
+using wire::Status;
+
+// With replicas of the directory at different epochs the map would otherwise be fetched with every call.
+constexpr int64_t kMapIntervalMs = 100;
+
+}  // namespace
+
+Cluster::Cluster(std::vector<PeerAddress> masters, const PageClientOptions& options, ClientCounters& counters,
+                 RegisteredMemory& registered, NamespaceHandles& namespaces)
+    : counters_(counters),
+      namespaces_(namespaces),
+      workers_(std::clamp<size_t>(4 * std::max(options.connections_per_peer, options.copy_threads), 4, 32)),
+      context_{{options.token, options.name},
+               options.connections_per_peer,
+               options.copy_threads,
+               options.connect_timeout_ms,
+               options.run_bytes,
+               workers_,
+               counters,
+               registered},
+      transports_(options.transports, context_, options.transport_options),
+      directory_(
+          std::move(masters),
+          {context_.hello, options.connect_timeout_ms, {options.backoff_ms_min, options.backoff_ms_max}},
+          counters),
+      peers_(context_, transports_, {options.backoff_ms_min, options.backoff_ms_max}),
+      locations_(options.location_cache_entries) {}
+
+Cluster::~Cluster() {
+  peers_.clear();  // hands the transports to the workers
+  workers_.close();
+}
+
+Status Cluster::refresh_map(const Deadline& deadline) {
+  {
+    std::lock_guard<std::mutex> lock(map_mutex_);
+    const bool recent = Deadline::Clock::now() - map_fetched_ < std::chrono::milliseconds(kMapIntervalMs);
+    if (map_epoch_ && (*map_epoch_ == directory_.map_epoch_seen() || recent)) return Status::kOk;
+  }
+  return fetch_map(deadline);
+}
+
+Status Cluster::fetch_map(const Deadline& deadline) {
+  SegmentMap fresh;
+  const Status status = directory_.fetch_map(deadline, &fresh);
+  if (status != Status::kOk) return status;
+  std::lock_guard<std::mutex> lock(map_mutex_);
+  peers_.follow(fresh);
+  map_epoch_ = fresh.epoch;
+  map_fetched_ = Deadline::Clock::now();
+  return Status::kOk;
+}
+
+Status Cluster::locate(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints,
+                       const std::vector<uint32_t>& entries, const Deadline& deadline,
+                       std::vector<ObjectLocation>* where) {
+  DirectoryClient::Holders holders;
+  Status status =
+      directory_.lookup(ns, fingerprints_of(fingerprints, entries), kReplicasTried, deadline, &holders);
+  if (status == Status::kOk) status = refresh_map(deadline);
+  if (status != Status::kOk) return status;
+  PeerFinder finder(*this, deadline);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    ObjectLocation found;
+    size_t kept = 0;
+    for (uint32_t r = 0; r < kReplicasTried; ++r) {
+      const uint32_t segment = holders.segment(r, i);
+      if (segment != wire::kNoSegment && finder.find(segment) != nullptr) found.segments[kept++] = segment;
+    }
+    found.length = holders.lengths[i];
+    if (kept == 2) {
+      // A segment on this host first; else the key decides, so that the readers of a page share the load of
+      // its replicas.
+      const bool first_near = finder.find(found.segments[0])->same_host();
+      const bool second_near = finder.find(found.segments[1])->same_host();
+      const bool odd = (fingerprints[entries[i]].hi & 1) != 0;
+      if (second_near != first_near ? second_near : odd) std::swap(found.segments[0], found.segments[1]);
+    }
+    (*where)[entries[i]] = found;
+  }
+  return Status::kOk;
+}
+
+void Cluster::submit(const SegmentGroups& groups, const TransportBatch& prototype, const Deadline& deadline) {
+  std::vector<std::pair<SegmentPeer*, TransportBatch>> parts;
+  parts.reserve(groups.size());
+  for (const auto& [segment, group] : groups) {
+    parts.emplace_back(group.peer.get(), prototype);
+    parts.back().second.entries = group.entries;
+  }
+  const auto send = [&](size_t i) {
+    auto& [peer, batch] = parts[i];
+    if (peer == nullptr)
+      batch.set_all(Status::kUnavailable);
+    else
+      peer->submit(batch, deadline);
+  };
+  workers_.run(parts.size(), std::cref(send));
+}
+
+const std::shared_ptr<SegmentPeer>& PeerFinder::find(uint32_t segment) {
+  const auto [at, fresh] = found_.emplace(segment, nullptr);
+  if (!fresh) return at->second;
+  at->second = cluster_.peers().find(segment);
+  if (at->second == nullptr && !map_fetched_) {
+    map_fetched_ = true;
+    if (cluster_.fetch_map(deadline_) == Status::kOk) at->second = cluster_.peers().find(segment);
+  }
+  return at->second;
+}
+
+std::vector<Fingerprint> fingerprints_of(const std::vector<Fingerprint>& all,
+                                         const std::vector<uint32_t>& entries) {
+  std::vector<Fingerprint> some;
+  some.reserve(entries.size());
+  for (const uint32_t entry : entries) some.push_back(all[entry]);
+  return some;
+}
+
+}  // namespace kvstore
