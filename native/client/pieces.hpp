@@ -101,6 +101,9 @@ class PieceCursor {
 // A step whose parts are smaller than this on average goes through a staging buffer: one copy costs less than
 // the kernel's work for each element of a long vector.
 constexpr size_t kPackedPartBytes = 4096;
+inline bool worth_packing(size_t parts, size_t bytes) {
+  return parts > 1 && bytes / parts < kPackedPartBytes;
+}
 constexpr size_t kStepBytes = 256u << 10;
 constexpr size_t kStepPartsMax = 4096;
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "client/connection/data_channel.hpp"
+#include "client/connection/run_sender.hpp"
 
 namespace kvstore {
 namespace {

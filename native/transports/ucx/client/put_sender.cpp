@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/digest.hpp"
+#include "client/connection/put_stripe.hpp"
 #include "client/connection/registrations.hpp"
 
 namespace kvstore {

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "client/connection/data_channel.hpp"
+#include "client/connection/run_sender.hpp"
 #include "transports/ucx/client/session.hpp"
 
 namespace kvstore {
