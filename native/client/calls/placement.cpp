@@ -3,8 +3,6 @@
 #include <optional>
 #include <random>
 
-#include "client/calls/room_choice.hpp"
-
 namespace kvstore {
 namespace {
 
@@ -20,22 +18,23 @@ uint32_t near_segment(const SegmentPeers& peers) {
 // learns of every object from the segment that has it, so any other one will do.
 class Substitutes {
  public:
-  explicit Substitutes(const SegmentPeers& peers) : peers_(peers) {}
+  Substitutes(const SegmentPeers& peers, const PeerSet& avoided) : peers_(peers), avoided_(avoided) {}
   const RoomChoice::Candidate* choose(uint64_t object_bytes) {
-    if (!choice_) choice_.emplace(RoomChoice::candidates(peers_), std::random_device{}());
+    if (!choice_) choice_.emplace(RoomChoice::candidates(peers_, avoided_), std::random_device{}());
     return choice_->choose(object_bytes);
   }
 
  private:
   const SegmentPeers& peers_;
+  const PeerSet& avoided_;
   std::optional<RoomChoice> choice_;  // most puts need none
 };
 
 }  // namespace
 
 Status place(Cluster& cluster, const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints,
-             const std::vector<uint32_t>& entries, const Pieces& memory, const Deadline& deadline,
-             Placement* placement) {
+             const std::vector<uint32_t>& entries, const Pieces& memory, const PeerSet& avoided,
+             const Deadline& deadline, Placement* placement) {
   if (const Status status = cluster.refresh_map(deadline); status != Status::kOk) return status;
   std::vector<uint32_t> lengths(entries.size()), placed;
   for (size_t i = 0; i < entries.size(); ++i)
@@ -46,7 +45,7 @@ Status place(Cluster& cluster, const NamespaceId& ns, const std::vector<Fingerpr
   if (status != Status::kOk) return status;
 
   PeerFinder finder(cluster, deadline);
-  Substitutes substitutes(cluster.peers());
+  Substitutes substitutes(cluster.peers(), avoided);
   for (size_t i = 0; i < entries.size(); ++i) {
     switch (placed[i]) {
       case wire::kAlreadyThere:
@@ -63,7 +62,7 @@ Status place(Cluster& cluster, const NamespaceId& ns, const std::vector<Fingerpr
     }
     uint32_t segment = placed[i];
     std::shared_ptr<SegmentPeer> peer = finder.find(segment);
-    if (peer == nullptr || !peer->takes_puts()) {
+    if (peer == nullptr || !peer->takes_puts() || avoided.count(peer) > 0) {
       const RoomChoice::Candidate* const other = substitutes.choose(lengths[i]);
       if (other == nullptr) continue;
       segment = other->segment;

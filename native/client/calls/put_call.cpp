@@ -4,7 +4,6 @@
 #include <functional>
 
 #include "client/calls/placement.hpp"
-#include "client/calls/room_choice.hpp"
 
 namespace kvstore {
 namespace {
@@ -47,12 +46,13 @@ PutCall::PutCall(Cluster& cluster, const KeyBlock& keys, const Pieces& memory, c
 
 PutCall::Attempt PutCall::attempt() {
   stored_.clear();
+  failed_.clear();
   std::vector<uint32_t> pending = entries();
   for (int round = 0; round < kRoundsMax && !pending.empty(); ++round) {
     if (round > 0) {
       if (deadline().expired()) break;
       take_back_lost(&pending);
-      if (RoomChoice::candidates(cluster().peers()).empty()) break;
+      if (RoomChoice::candidates(cluster().peers(), failed_).empty()) break;
     }
     if (send(&pending) == Attempt::kStaleNamespace) return Attempt::kStaleNamespace;
   }
@@ -63,7 +63,7 @@ PutCall::Attempt PutCall::attempt() {
 PutCall::Attempt PutCall::send(std::vector<uint32_t>* pending) {
   Placement placement;
   const Status placed =
-      place(cluster(), keys().ns, fingerprints(), *pending, memory_, deadline(), &placement);
+      place(cluster(), keys().ns, fingerprints(), *pending, memory_, failed_, deadline(), &placement);
   if (placed == Status::kStaleNamespace) return Attempt::kStaleNamespace;
   if (placed != Status::kOk) set(*pending, placed);
   pending->clear();
@@ -81,8 +81,10 @@ PutCall::Attempt PutCall::send(std::vector<uint32_t>* pending) {
     bool no_space = false;
     for (const uint32_t entry : group.entries) {
       if (status(entry) == Status::kOk) stored.entries.push_back(entry);
-      if (worth_another_segment(status(entry))) pending->push_back(entry);
       no_space |= status(entry) == Status::kNoSpace;
+      if (!worth_another_segment(status(entry))) continue;
+      pending->push_back(entry);
+      failed_.insert(group.peer);
     }
     if (no_space) group.peer->note_no_space();
     if (!stored.entries.empty()) stored_.push_back(std::move(stored));

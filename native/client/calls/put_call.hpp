@@ -1,7 +1,7 @@
 // put: stores what is absent.
 //
 //   already there, or there with another length -> EXISTS, CONFLICT, and nothing is sent
-//   NO_SPACE, UNAVAILABLE, TIMEOUT at a segment -> once more, at another segment that takes puts
+//   NO_SPACE, UNAVAILABLE, TIMEOUT at a segment -> once more, at another segment that takes puts, never the same
 //   a segment gone that had stored a part of it -> that part once more, when the call places anything again
 //   large against its segment                   -> what it evicted of its own pages is NO_SPACE, not OK
 #pragma once
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/calls/page_call.hpp"
+#include "client/calls/room_choice.hpp"
 
 namespace kvstore {
 
@@ -38,6 +39,7 @@ class PutCall : public PageCall {
 
   const Pieces& memory_;
   const PutOptions options_;
+  PeerSet failed_;                    // segments that this call goes to no more
   std::vector<SegmentGroup> stored_;  // what is OK, by the segment that has it
 };
 

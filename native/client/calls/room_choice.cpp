@@ -4,10 +4,10 @@
 
 namespace kvstore {
 
-std::vector<RoomChoice::Candidate> RoomChoice::candidates(const SegmentPeers& peers) {
+std::vector<RoomChoice::Candidate> RoomChoice::candidates(const SegmentPeers& peers, const PeerSet& avoided) {
   std::vector<Candidate> all;
   for (const auto& [segment, peer] : peers.all())
-    if (peer->takes_puts()) all.push_back({segment, peer->room_bytes(), peer});
+    if (peer->takes_puts() && avoided.count(peer) == 0) all.push_back({segment, peer->room_bytes(), peer});
   return all;
 }
 

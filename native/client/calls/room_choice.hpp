@@ -6,11 +6,14 @@
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "client/segment_peers.hpp"
 
 namespace kvstore {
+
+using PeerSet = std::set<std::shared_ptr<SegmentPeer>>;
 
 class RoomChoice {
  public:
@@ -22,8 +25,8 @@ class RoomChoice {
   RoomChoice(std::vector<Candidate> candidates, uint32_t seed)
       : candidates_(std::move(candidates)), random_(seed) {}
 
-  // The segments that take puts now.
-  static std::vector<Candidate> candidates(const SegmentPeers& peers);
+  // The segments that take puts now, those to be avoided excepted.
+  static std::vector<Candidate> candidates(const SegmentPeers& peers, const PeerSet& avoided);
 
   // Null when there is none. The object counts as stored there for what is chosen next; objects in a row go
   // to one segment until they are kRunBytes, so that a batch doesn't become a request an object.

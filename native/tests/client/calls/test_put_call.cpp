@@ -38,6 +38,24 @@ TEST(a_put_goes_to_another_segment_when_its_own_is_dead) {
   CHECK(b.all(Status::kOk));
 }
 
+TEST(a_put_tries_a_segment_that_failed_no_second_time_however_short_its_back_off) {
+  PageClientOptions options = tcp_only();
+  options.backoff_ms_min = options.backoff_ms_max = 1;
+  Fixture f(options);
+  ScriptedSegment broken(f.directory, 0, [](int fd, const Request& r) {
+    skip_payload(fd, r);
+    ::shutdown(fd, SHUT_RDWR);
+  });
+  TestSegment other(f.directory, 1, 2);
+  f.open();
+  std::vector<uint8_t> memory(8 * 5000);
+  for (unsigned round = 0; round < 5; ++round) {
+    Batch b(8, 1, 5000, 1, 40 + round, memory.data());
+    f.put(b);
+    CHECK(b.all(Status::kOk));
+  }
+}
+
 TEST(a_segment_that_comes_back_elsewhere_is_used_again_without_being_told) {
   Fixture f(tcp_only());
   auto first = std::make_unique<TestSegment>(f.directory, 0, 1);
