@@ -20,7 +20,7 @@ from hicache_adapter.sglang_types import KV_POOL, hit_policy_name, pool_name
 from hicache_adapter.side_pool_kinds import side_pool_share
 from hicache_adapter.weight_versions import VersionedStore, WeightVersions
 from kvstore_client import Client, Identity
-from kvstore_client.errors import ConfigError
+from kvstore_client.errors import ConfigError, is_from_signal_handler
 from kvstore_client.keys import POOL_SIDE, Shard
 from kvstore_client.throttle import ThrottledLog
 
@@ -174,6 +174,8 @@ class SidePools:
         try:
             return call()
         except Exception as error:
+            if is_from_signal_handler(error):
+                raise
             self._log_failure(verb, transfer, error)
             return miss
 

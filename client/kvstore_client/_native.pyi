@@ -186,11 +186,16 @@ def transport_options() -> list[tuple[str, str, str]]:
 def transport_counters() -> list[tuple[str, str]]:
     """What transports add to PageClient.counters(): (name, help)."""
 
+def end_other_threads_calls(timeout_ms: int) -> bool:
+    """For the exit of the process: the calls of all threads but this one end as if their deadlines had passed, now and from now
+    on. Waits for them; True when none is left."""
+
 class PageClient:
     """Directory and data-port client. Any thread may call; after close() every call answers as an empty store does.
 
     Entry statuses are the codes of docs/protocol.md section 2, one byte an entry, key-major. No call raises for anything that the
-    network or a peer does, none outlasts its deadline by more than 100 ms, none writes to caller memory after it returned.
+    network or a peer does, none outlasts its deadline by more than 100 ms, none writes to caller memory after it returned. What a
+    signal handler raises meanwhile ends a call of the main thread, within about 100 ms, and is raised.
     """
 
     def __init__(

@@ -1,12 +1,15 @@
 """The client: one per process is enough, any number of threads may use it."""
 
+import atexit
 import logging
+import os
 import threading
+import weakref
 from typing import Any
 
 from kvstore_client import _native
 from kvstore_client.config import ClientConfig, MasterList
-from kvstore_client.errors import ConfigError
+from kvstore_client.errors import ConfigError, is_from_signal_handler
 from kvstore_client.identity import Identity, named_identity
 from kvstore_client.namespace import Namespace
 from kvstore_client.throttle import ThrottledLog
@@ -14,13 +17,26 @@ from kvstore_client.troubles import Trouble, TroubleLog
 
 logger = logging.getLogger("kvstore_client")
 
+_clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
+
+
+def _begin_clients_in_forked_child() -> None:
+    for client in list(_clients):
+        client._begin_in_forked_child()
+
+
+os.register_at_fork(after_in_child=_begin_clients_in_forked_child)
+# At exit memory goes while daemon threads may still be in calls that write to it: those end first, within this time.
+atexit.register(_native.end_other_threads_calls, 1000)
+
 
 class Client:
     """Access to a cluster through any of its masters. Connects when first used, never in the constructor.
 
     The constructor raises ConfigError for a setting that can't work. After that nothing raises: a store that
     is unreachable, slow or closed answers as an empty one does, and no call outlasts its deadline
-    (`deadline_ms`, unless the call names its own).
+    (`deadline_ms`, unless the call names its own). What a signal handler raises passes, and ends a call that
+    waits. A forked child's client works by itself: it connects anew, and its counters begin at 0.
 
     `masters`: "host:port,host:port" of their directory ports, or a list; without it the environment variable
     KVSTORE_MASTERS. `options` are the fields of `ClientConfig`, each with its meaning and bounds there.
@@ -38,28 +54,51 @@ class Client:
 
     def _start(self, config: ClientConfig) -> None:
         self.config = config
+        self._closed = False
+        self._namespaces: dict[int, tuple[bytes, str]] = {}
         try:
-            self._native = _native.PageClient(
-                list(config.masters),
-                token=config.token,
-                name=config.name,
-                connections_per_peer=config.connections,
-                copy_threads=config.copy_threads,
-                connect_timeout_ms=config.connect_timeout_ms,
-                run_bytes=config.run_bytes,
-                location_cache_entries=config.location_cache_entries,
-                **{name: getattr(config, name) for name, _, _ in _native.transport_options()},
-            )
+            self._begin()
         except RuntimeError as error:
             option, _, text = str(error).partition(": ")
             raise ConfigError(option, text) from error
-        for transport, why in self._native.transport_refusals.items():
-            logger.error("kvstore: no %s, pages go another way: %s", transport, why)
+        _clients.add(self)
+
+    def _begin(self) -> None:
+        """What a process has for itself. RuntimeError where a transport is required and can't be had."""
+        config = self.config
         self._log = ThrottledLog(logger)
         self._lock = threading.Lock()
         self._own_counters = {"bad_arguments": 0, "surprises": 0}
         self._trouble_log = TroubleLog(logger)
         self._trouble_changes = 0
+        self._native = _native.PageClient(
+            list(config.masters),
+            token=config.token,
+            name=config.name,
+            connections_per_peer=config.connections,
+            copy_threads=config.copy_threads,
+            connect_timeout_ms=config.connect_timeout_ms,
+            run_bytes=config.run_bytes,
+            location_cache_entries=config.location_cache_entries,
+            **{name: getattr(config, name) for name, _, _ in _native.transport_options()},
+        )
+        for transport, why in self._native.transport_refusals.items():
+            logger.error("kvstore: no %s, pages go another way: %s", transport, why)
+
+    def _begin_in_forked_child(self) -> None:
+        """Connections, threads and locks are the parent's: this process connects for itself, when it first calls.
+        Memory that the parent registered is not known here; puts from it are sent.
+        """
+        if self._closed:
+            return
+        try:
+            self._begin()
+        except RuntimeError as error:  # the inherited one answers as an empty store does
+            logger.error("kvstore: no pages in this forked process: %s", error)
+            return
+        for handle, (identity, name) in sorted(self._namespaces.items()):
+            if self._native.open_namespace(identity, name, 0)[1] != handle:
+                raise AssertionError("namespaces are numbered in the order in which they are opened")
 
     def __enter__(self) -> "Client":
         return self
@@ -79,6 +118,7 @@ class Client:
             _, handle = self._native.open_namespace(encoded, name, 0)
         except ValueError as error:
             raise ConfigError("namespace", str(error)) from None
+        self._namespaces[handle] = (encoded, name)
         return Namespace(self, handle, encoded, name)
 
     def register_fd(self, address: int, size_bytes: int, fd: int) -> bool:
@@ -87,8 +127,8 @@ class Client:
         """
         try:
             return self._native.register_fd(address, size_bytes, fd)
-        except Exception:
-            self._surprise("register_fd")
+        except Exception as error:
+            self._surprise("register_fd", error)
             return False
 
     def register_memory(self, address: int, size_bytes: int) -> bool:
@@ -97,16 +137,16 @@ class Client:
         """
         try:
             return self._native.register_memory(address, size_bytes)
-        except Exception:
-            self._surprise("register_memory")
+        except Exception as error:
+            self._surprise("register_memory", error)
             return False
 
     def unregister(self, address: int) -> None:
         """Takes back register_fd or register_memory."""
         try:
             self._native.unregister(address)
-        except Exception:
-            self._surprise("unregister")
+        except Exception as error:
+            self._surprise("unregister", error)
 
     def stats(self) -> dict[str, Any]:
         """Counters since the client was made (docs/metrics.md lists the names), and `troubles`: what is wrong with
@@ -125,6 +165,7 @@ class Client:
         """Ends connections and threads; waits at most for calls in flight. Idempotent. Later calls
         answer as an empty store does.
         """
+        self._closed = True
         self._native.close()
 
     def _troubles(self) -> dict[str, Trouble]:
@@ -148,7 +189,10 @@ class Client:
             error,
         )
 
-    def _surprise(self, verb: str) -> None:
+    def _surprise(self, verb: str, error: Exception) -> None:
+        """To be called where `error` is handled. Raises it again when it is the caller's."""
+        if is_from_signal_handler(error):
+            raise error
         with self._lock:
             self._own_counters["surprises"] += 1
         self._log.log(logging.ERROR, verb, "%s: unexpected failure, answered as a miss", verb, exc_info=True)

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from kvstore_client.errors import is_from_signal_handler
+
 BAD_ENTRY = (TypeError, ValueError, BufferError, OverflowError)
 """What an argument raises that is no key, no memory, or not the memory of such a key."""
 
@@ -18,6 +20,8 @@ def runs_without_fault(
         try:
             run(part)
         except BAD_ENTRY as error:
+            if is_from_signal_handler(error):
+                raise
             middle = (part.start + part.stop) // 2
             if middle == part.start:
                 fault(error)

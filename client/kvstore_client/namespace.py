@@ -41,8 +41,8 @@ class Namespace(Objects):
         wait_ms = clamp_deadline_ms(deadline_ms, self._client.config.deadline_ms)
         try:
             return self._native.open_namespace(self._identity, self.name, wait_ms)[0] == Status.OK
-        except Exception:
-            self._client._surprise("open")
+        except Exception as error:
+            self._client._surprise("open", error)
             return False
         finally:
             self._client._say_troubles()
@@ -60,8 +60,8 @@ class Namespace(Objects):
         wait_ms = clamp_deadline_ms(deadline_ms, self._client.config.deadline_ms)
         try:
             return wait_ms > 0 and self._native.bump_namespace(self._handle, wait_ms) == Status.OK
-        except Exception:
-            self._client._surprise("clear")
+        except Exception as error:
+            self._client._surprise("clear", error)
             return False
         finally:
             self._client._say_troubles()

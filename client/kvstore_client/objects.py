@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvstore_client import keys as keymod
-from kvstore_client._native import Pieces
+from kvstore_client._native import PageClient, Pieces
 from kvstore_client.config import clamp_deadline_ms
 from kvstore_client.entries import BAD_ENTRY, runs_without_fault
+from kvstore_client.errors import is_from_signal_handler
 from kvstore_client.memory import BorrowedMemory
 from kvstore_client.protocol import ENTRIES_MAX, KEYS_MAX, Status
 
@@ -38,11 +39,14 @@ class Objects(ABC):
 
     def __init__(self, client: "Client", handle: int, pool: int, shards: Sequence[keymod.Shard]) -> None:
         self._client = client
-        self._native = client._native
         self._handle = handle
         self._pool = pool
         self._shards = keymod.pack_shards(shards)
         self.shard_count = len(shards)
+
+    @property
+    def _native(self) -> PageClient:
+        return self._client._native  # a forked child has another one
 
     @abstractmethod
     def _hashes(self, keys: Sequence[Any]) -> bytes:
@@ -153,7 +157,9 @@ class Objects(ABC):
             return 0
         try:
             hashes = self._hashes(keys)
-        except BAD_ENTRY:
+        except BAD_ENTRY as error:
+            if is_from_signal_handler(error):
+                raise
             hashes = self._hashes_before_a_fault("exists", keys)
         return self.prefix_exists_hashes(hashes, pin_ms=pin_ms, deadline_ms=deadline_ms)
 
@@ -163,6 +169,8 @@ class Objects(ABC):
             try:
                 hashes.append(self._hashes([key]))
             except BAD_ENTRY as error:
+                if is_from_signal_handler(error):
+                    raise
                 self._client._bad_argument(verb, error)
                 break
         return b"".join(hashes)
@@ -277,8 +285,8 @@ class Objects(ABC):
         try:
             for at in self._key_slices(len(keys)):
                 runs_without_fault(at.start, at.stop, run, fault)
-        except Exception:
-            self._client._surprise(verb)
+        except Exception as error:
+            self._client._surprise(verb, error)
         self._client._say_troubles()
 
     def _key_slices(self, count: int) -> Iterator[slice]:

@@ -204,7 +204,7 @@ std::vector<SocketAddress> HostResolver::resolve(const std::string& host, uint16
 std::vector<SocketAddress> HostResolver::look_up(const std::string& host, const Deadline& deadline) {
   State& state = *state_;
   // A probe of a doubtful peer has less time than its call.
-  const Deadline in_time = deadline.within_ms(deadline.poll_ms());
+  const Deadline::Wait waiting(deadline);
   const Clock::time_point asked_at = Clock::now();
   std::unique_lock<std::mutex> lock(state.mutex);
   const std::shared_ptr<Name> name = state.name_of(host);
@@ -215,11 +215,15 @@ std::vector<SocketAddress> HostResolver::look_up(const std::string& host, const 
     if (!name->running && (now < name->fresh_until || name->answered_at >= asked_at)) break;
     if (!name->wanted) name->wanted = true, name->wanted_since = now;
     if (!name->running && state.lookups < kLookupsMax && !start(state_, name, host)) break;
-    Clock::time_point until = in_time.end();
-    if (!name->addresses.empty())
-      until = std::min(until, name->wanted_since + std::chrono::milliseconds(state.times.known_wait_ms));
-    if (now >= until) break;
-    state.answered.wait_until(lock, until);
+    const auto enough = name->addresses.empty()
+                            ? Clock::time_point::max()
+                            : name->wanted_since + std::chrono::milliseconds(state.times.known_wait_ms);
+    lock.unlock();
+    const bool over = waiting.over() || now >= enough;
+    lock.lock();
+    if (over) break;
+    if (name->running || state.lookups >= kLookupsMax)
+      state.answered.wait_until(lock, std::min(waiting.slice_end(), enough));
   }
   return name->addresses;
 }

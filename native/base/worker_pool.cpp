@@ -1,7 +1,9 @@
 #include "base/worker_pool.hpp"
 
 #include <algorithm>
-#include <system_error>
+#include <exception>
+
+#include "base/cancellation.hpp"
 
 namespace kvstore {
 
@@ -22,12 +24,12 @@ bool WorkerPool::run_one(const std::shared_ptr<Job>& job, std::unique_lock<std::
   return true;
 }
 
-void WorkerPool::start_threads(size_t wanted) {
+void WorkerPool::start_threads(size_t wanted) noexcept {
   for (size_t missing = wanted > idle_threads_ ? wanted - idle_threads_ : 0;
        missing > 0 && threads_.size() < threads_max_; --missing) {
     try {
       threads_.emplace_back([this] { work(); });
-    } catch (const std::system_error&) {  // no thread to be had: the caller does the work
+    } catch (const std::exception&) {  // no thread, or no memory for one: the caller does the work
       return;
     }
   }
@@ -39,7 +41,7 @@ void WorkerPool::post(std::function<void()> task) {
     if (!closing_) {
       start_threads(1);
       if (!threads_.empty()) {
-        posted_.push_back(std::move(task));
+        posted_.push_back(std::move(task));  // where this throws the task is the caller's, as it was
         wanted_.notify_one();
         return;
       }
@@ -62,7 +64,14 @@ bool WorkerPool::run(size_t parts, const std::function<void(size_t)>& part) {
   }
   while (run_one(job, lock)) {
   }
-  job->done.wait(lock, [&] { return job->finished == job->parts; });
+  const auto finished = [&] { return job->finished == job->parts; };
+  if (Cancellation::current() == nullptr) job->done.wait(lock, finished);
+  // Others work on the rest, and this thread alone can find out that the call has to end.
+  while (!job->done.wait_for(lock, Cancellation::kSlice, finished)) {
+    lock.unlock();
+    Cancellation::look_now_and_then();
+    lock.lock();
+  }
   return !job->failed;
 }
 

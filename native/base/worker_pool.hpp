@@ -46,7 +46,8 @@ class WorkerPool {
   };
 
   void work();
-  void start_threads(size_t wanted);  // the lock is held
+  void start_threads(
+      size_t wanted) noexcept;  // the lock is held; jobs are in the queue, so it must not throw
   // Takes one part of the job and runs it. False when all are handed out. The lock is held on entry and on return.
   bool run_one(const std::shared_ptr<Job>& job, std::unique_lock<std::mutex>& lock);
 

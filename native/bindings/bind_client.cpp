@@ -13,7 +13,7 @@
 #include "builtin/builtin.hpp"
 #include "client/page_client.hpp"
 #include "client/shared_buffer.hpp"
-#include "released_gil.hpp"
+#include "interruptible_call.hpp"
 
 namespace nb = nanobind;
 
@@ -140,8 +140,7 @@ nb::bytes exists(PageClient& client, int handle, uint16_t pool, nb::bytes shards
   nb::bytes statuses = fresh_bytes(keys.entry_count());
   uint8_t* out = mutable_data(statuses);
   if (keys.key_count == 0) return statuses;
-  ReleasedGil nogil;
-  client.exists(handle, keys, pin_ms, deadline, out);
+  interruptibly(deadline, [&](const Deadline& until) { client.exists(handle, keys, pin_ms, until, out); });
   return statuses;
 }
 
@@ -152,8 +151,7 @@ nb::bytes get(PageClient& client, int handle, uint16_t pool, nb::bytes shards, n
   check_memory(keys, memory);
   nb::bytes statuses = fresh_bytes(keys.entry_count());
   uint8_t* out = mutable_data(statuses);
-  ReleasedGil nogil;
-  client.get(handle, keys, memory, deadline, out);
+  interruptibly(deadline, [&](const Deadline& until) { client.get(handle, keys, memory, until, out); });
   return statuses;
 }
 
@@ -176,8 +174,8 @@ nb::bytes put(PageClient& client, int handle, uint16_t pool, nb::bytes shards, n
   }
   nb::bytes statuses = fresh_bytes(keys.entry_count());
   uint8_t* out = mutable_data(statuses);
-  ReleasedGil nogil;
-  client.put(handle, keys, memory, options, deadline, out);
+  interruptibly(deadline,
+                [&](const Deadline& until) { client.put(handle, keys, memory, options, until, out); });
   return statuses;
 }
 
@@ -188,8 +186,7 @@ nb::bytes remove(PageClient& client, int handle, uint16_t pool, nb::bytes shards
   nb::bytes statuses = fresh_bytes(keys.entry_count());
   uint8_t* out = mutable_data(statuses);
   if (keys.key_count == 0) return statuses;
-  ReleasedGil nogil;
-  client.remove(handle, keys, deadline, out);
+  interruptibly(deadline, [&](const Deadline& until) { client.remove(handle, keys, until, out); });
   return statuses;
 }
 
@@ -200,11 +197,9 @@ nb::list fetch(PageClient& client, int handle, uint16_t pool, nb::bytes shards, 
   nb::list results;
   if (keys.key_count == 0) return results;
   std::vector<uint8_t> statuses(keys.entry_count());
-  std::vector<uint32_t> lengths;
-  {
-    ReleasedGil nogil;
-    lengths = client.fetch_lengths(handle, keys, bytes_max, deadline, statuses.data());
-  }
+  const std::vector<uint32_t> lengths = interruptibly(deadline, [&](const Deadline& until) {
+    return client.fetch_lengths(handle, keys, bytes_max, until, statuses.data());
+  });
   std::vector<nb::object> fresh(lengths.size());
   std::vector<uint64_t> pointers(lengths.size(), 0);
   for (size_t i = 0; i < lengths.size(); ++i) {
@@ -213,10 +208,9 @@ nb::list fetch(PageClient& client, int handle, uint16_t pool, nb::bytes shards, 
     pointers[i] = reinterpret_cast<uint64_t>(mutable_data(bytes));
     fresh[i] = std::move(bytes);
   }
-  {
-    ReleasedGil nogil;
-    client.fetch(handle, keys, lengths, pointers, deadline, statuses.data());
-  }
+  interruptibly(deadline, [&](const Deadline& until) {
+    client.fetch(handle, keys, lengths, pointers, until, statuses.data());
+  });
   for (size_t i = 0; i < lengths.size(); ++i) {
     const bool found = lengths[i] > 0 && statuses[i] == static_cast<uint8_t>(wire::Status::kOk);
     if (found)
@@ -303,11 +297,8 @@ std::pair<int, int> open_namespace(PageClient& client, nb::bytes identity, const
     value_error("identity: between 1 byte and 64 KiB");
   if (name.size() > wire::kNameBytesMax) value_error("name: at most 255 bytes");
   const std::string copy(static_cast<const char*>(identity.data()), identity.size());
-  std::pair<wire::Status, int> opened;
-  {
-    ReleasedGil nogil;
-    opened = client.open_namespace(copy, name, deadline);
-  }
+  const std::pair<wire::Status, int> opened = interruptibly(
+      deadline, [&](const Deadline& until) { return client.open_namespace(copy, name, until); });
   if (opened.second < 0)
     value_error("over the cap of " + std::to_string(kNamespaceHandlesMax) +
                 " namespaces a client: close one, or use another client");
@@ -322,6 +313,13 @@ void check_handle(const PageClient& client, int handle) {
 }  // namespace
 
 void bind_client(nb::module_& m) {
+  m.def(
+      "end_other_threads_calls",
+      [](int timeout_ms) {
+        return Cancellation::end_other_threads_calls(std::chrono::milliseconds(timeout_ms));
+      },
+      nb::arg("timeout_ms"), nb::call_guard<ReleasedGil>());
+
   nb::class_<SharedBuffer>(m, "SharedBuffer", nb::type_slots(shared_buffer_slots))
       .def("__init__", &make_shared_buffer, nb::arg("size_bytes"))
       .def_prop_ro("address", [](const SharedBuffer& b) { return reinterpret_cast<uint64_t>(b.data()); })
@@ -357,8 +355,8 @@ void bind_client(nb::module_& m) {
           [](PageClient& client, int handle, int64_t deadline_ms) {
             const Deadline deadline = Deadline::after_ms(deadline_ms);
             check_handle(client, handle);
-            ReleasedGil nogil;
-            return static_cast<int>(client.bump_namespace(handle, deadline));
+            return static_cast<int>(interruptibly(
+                deadline, [&](const Deadline& until) { return client.bump_namespace(handle, until); }));
           },
           nb::arg("handle"), nb::arg("deadline_ms"))
       .def("close_namespace", &PageClient::close_namespace, nb::arg("handle"))

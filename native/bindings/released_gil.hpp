@@ -12,17 +12,31 @@ namespace kvstore {
 class ReleasedGil {
  public:
   ReleasedGil() : state_(PyEval_SaveThread()) {}
-  ~ReleasedGil() {
+  ~ReleasedGil() { take(); }
+  ReleasedGil(const ReleasedGil&) = delete;
+  ReleasedGil& operator=(const ReleasedGil&) = delete;
+
+  // Has the GIL for a moment in between.
+  class Held {
+   public:
+    explicit Held(ReleasedGil& released) : released_(released) { released_.take(); }
+    ~Held() { released_.state_ = PyEval_SaveThread(); }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+
+   private:
+    ReleasedGil& released_;
+  };
+
+ private:
+  void take() {
     try {
       PyEval_RestoreThread(state_);
     } catch (const abi::__forced_unwind&) {
       for (;;) ::pause();
     }
   }
-  ReleasedGil(const ReleasedGil&) = delete;
-  ReleasedGil& operator=(const ReleasedGil&) = delete;
 
- private:
   PyThreadState* state_;
 };
 

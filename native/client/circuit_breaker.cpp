@@ -28,6 +28,7 @@ void CircuitBreaker::success(const Ticket& ticket) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (ticket.generation != generation_) return;
   backoff_ms_ = 0;
+  unanswered_ = {};
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
   ++generation_;
@@ -40,9 +41,26 @@ bool CircuitBreaker::failure(const Ticket& ticket, Time now) {
   return true;
 }
 
+bool CircuitBreaker::timeout(const Ticket& ticket, Time began, Time now) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (ticket.generation != generation_) return false;
+  unanswered_ += std::max(now - std::max(began, counted_until_), Time::duration::zero());
+  counted_until_ = std::max(counted_until_, now);
+  if (unanswered_ < kPatience) {
+    probe_again(ticket, now);
+    return false;
+  }
+  open(now);
+  return true;
+}
+
 void CircuitBreaker::cancel(const Ticket& ticket, Time now) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (ticket.verdict != Verdict::kProbe || ticket.generation != generation_) return;
+  if (ticket.generation == generation_) probe_again(ticket, now);
+}
+
+void CircuitBreaker::probe_again(const Ticket& ticket, Time now) {
+  if (ticket.verdict != Verdict::kProbe) return;
   state_ = State::kOpen;  // the next call probes in its place
   open_until_ = now;
   ++generation_;
@@ -51,6 +69,7 @@ void CircuitBreaker::cancel(const Ticket& ticket, Time now) {
 void CircuitBreaker::open(Time now) {
   state_ = State::kOpen;
   ++generation_;
+  unanswered_ = {};
   backoff_ms_ = backoff_ms_ == 0 ? backoff_ms_min_ : std::min(backoff_ms_ * 2, backoff_ms_max_);
   // Between half and the whole of the back-off, so that the clients of a fleet don't come back in step.
   const int64_t jittered_us =

@@ -18,8 +18,10 @@ class CircuitBreaker {
  public:
   using Time = Deadline::Clock::time_point;
 
+  static constexpr auto kPatience = std::chrono::milliseconds(50);
+
   enum class Verdict : uint8_t { kAllowed, kProbe, kRefused };
-  // Hand it back with success(), failure() or cancel(), exactly once, unless the verdict is kRefused.
+  // Hand it back with success(), failure(), timeout() or cancel(), exactly once, unless the verdict is kRefused.
   struct Ticket {
     Verdict verdict = Verdict::kRefused;
     uint64_t generation = 0;
@@ -31,6 +33,10 @@ class CircuitBreaker {
   void success(const Ticket& ticket);
   // Of calls that were admitted together, only the first failure counts. True when this one opened the breaker.
   bool failure(const Ticket& ticket, Time now);
+  // The call's own deadline came before an answer. That is the peer's failure only when it had time to answer: kPatience of such
+  // waiting since its last success, whichever calls it was spent in. Otherwise one caller with a deadline of a millisecond would
+  // keep all others away from a good peer. True when this one opened the breaker.
+  bool timeout(const Ticket& ticket, Time began, Time now);
   // The call ended without having learned anything about the peer.
   void cancel(const Ticket& ticket, Time now);
 
@@ -41,6 +47,7 @@ class CircuitBreaker {
  private:
   enum class State : uint8_t { kClosed, kOpen, kHalfOpen };
   void open(Time now);
+  void probe_again(const Ticket& ticket, Time now);
 
   const int64_t backoff_ms_min_;
   const int64_t backoff_ms_max_;
@@ -50,6 +57,8 @@ class CircuitBreaker {
   uint64_t generation_ = 1;  // grows with each change of state: outcomes of older tickets don't count
   int64_t backoff_ms_ = 0;
   Time open_until_{};
+  Time::duration unanswered_{};  // time with nothing but calls that timed out
+  Time counted_until_{};         // how far that time has been counted: calls overlap
 };
 
 }  // namespace kvstore

@@ -68,7 +68,7 @@ NetStatus DirectoryClient::exchange(Master& master, Op op, const wire::Writer& b
     }
   }
   if (net != NetStatus::kOk) {
-    counters_.troubles.failed_somehow(master.pool.subject(), net);
+    if (!deadline.cancelled()) counters_.troubles.failed_somehow(master.pool.subject(), net);
     return net;
   }
   if (try_elsewhere(reply.status))
@@ -93,7 +93,8 @@ Status DirectoryClient::call(Op op, const wire::Writer& body, size_t fields_hint
     const size_t index = (first + i) % masters_.size();
     Master& master = *masters_[index];
     if (deadline.expired()) return Status::kTimeout;
-    const CircuitBreaker::Ticket ticket = master.breaker.admit(Deadline::Clock::now());
+    const auto began = Deadline::Clock::now();
+    const CircuitBreaker::Ticket ticket = master.breaker.admit(began);
     if (ticket.verdict == CircuitBreaker::Verdict::kRefused) {
       counters_.add(Counter::kBreakerRefusals);
       continue;
@@ -122,7 +123,12 @@ Status DirectoryClient::call(Op op, const wire::Writer& body, size_t fields_hint
     }
     if (net == NetStatus::kTimeout) counters_.add(Counter::kTimeouts);
     if (net == NetStatus::kProtocol) counters_.add(Counter::kProtocolErrors);
-    if (master.breaker.failure(ticket, Deadline::Clock::now())) counters_.add(Counter::kBreakerOpen);
+    const auto now = Deadline::Clock::now();
+    if (attempt.cancelled())
+      master.breaker.cancel(ticket, now);
+    else if (net == NetStatus::kTimeout ? master.breaker.timeout(ticket, began, now)
+                                        : master.breaker.failure(ticket, now))
+      counters_.add(Counter::kBreakerOpen);
     outcome = entry_status(net);
   }
   if (!refusal.empty()) counters_.troubles.failed("masters", Trouble::kNotServing, refusal);

@@ -99,10 +99,14 @@ std::shared_ptr<Transport> SegmentPeer::shared(std::unique_ptr<Transport> transp
 }
 
 NetStatus SegmentPeer::transport(const Deadline& deadline, std::shared_ptr<Transport>* out) {
+  const Deadline::Wait waiting(deadline);
   std::unique_lock<std::mutex> lock(mutex_);
   while (opening_) {
-    if (opened_.wait_until(lock, deadline.end()) == std::cv_status::timeout && opening_)
-      return NetStatus::kTimeout;
+    if (opened_.wait_until(lock, waiting.slice_end()) == std::cv_status::no_timeout) continue;
+    lock.unlock();
+    const bool over = waiting.over();
+    lock.lock();
+    if (over && opening_) return NetStatus::kTimeout;
   }
   if (transport_ == nullptr) {
     opening_ = true;
@@ -133,7 +137,8 @@ void SegmentPeer::drop_transport(const std::shared_ptr<Transport>& failed) {
 }
 
 void SegmentPeer::submit(TransportBatch& batch, const Deadline& call_deadline) {
-  const CircuitBreaker::Ticket ticket = breaker_.admit(Deadline::Clock::now());
+  const auto began = Deadline::Clock::now();
+  const CircuitBreaker::Ticket ticket = breaker_.admit(began);
   if (ticket.verdict == CircuitBreaker::Verdict::kRefused) {
     batch.set_all(wire::Status::kUnavailable);
     context_.counters.add(Counter::kBreakerRefusals, batch.entries.size());
@@ -162,10 +167,15 @@ void SegmentPeer::submit(TransportBatch& batch, const Deadline& call_deadline) {
     works();
     return;
   }
-  context_.counters.troubles.failed_somehow(subject(), status);
+  if (!deadline.cancelled()) context_.counters.troubles.failed_somehow(subject(), status);
   if (status == NetStatus::kTimeout) context_.counters.add(Counter::kTimeouts);
   if (status == NetStatus::kProtocol) context_.counters.add(Counter::kProtocolErrors);
-  if (breaker_.failure(ticket, Deadline::Clock::now())) context_.counters.add(Counter::kBreakerOpen);
+  const auto now = Deadline::Clock::now();
+  if (deadline.cancelled())
+    breaker_.cancel(ticket, now);
+  else if (status == NetStatus::kTimeout ? breaker_.timeout(ticket, began, now)
+                                         : breaker_.failure(ticket, now))
+    context_.counters.add(Counter::kBreakerOpen);
   // A hung peer will be the same one when it goes on; one that is gone may come back as another.
   if (used != nullptr && status != NetStatus::kTimeout) drop_transport(used);
 }

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from kvstore_client import Client
 from support.processes import Cluster
-from support.running_cluster import running_cluster
+from support.running_cluster import paused, running_cluster
+
+# What anything may take beyond its time on a busy two-core machine.
+GRACE_S = 0.5
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +126,124 @@ def test_a_process_exits_at_once_and_silently_while_its_calls_hang(store: Cluste
         assert time.monotonic() - began < 10, "not the deadline of the calls"
     finally:
         segment.resume()
+
+
+class Late(Exception):
+    """What a program's own timeout raises."""
+
+
+def raise_late(*_: object) -> None:
+    raise Late("time is up")
+
+
+def raise_value_error(*_: object) -> None:
+    raise ValueError("as a bad argument would")
+
+
+class Alarm:
+    """Calls `handler` in `after_s`, as SIGALRM does."""
+
+    def __init__(self, handler: Callable[..., None], after_s: float) -> None:
+        self._handler, self._after_s = handler, after_s
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGALRM, self._handler)
+        signal.setitimer(signal.ITIMER_REAL, self._after_s)
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._before)
+
+
+KEYS = [f"key {number}" for number in range(64)]
+SIZE = 1 << 16
+
+
+@pytest.mark.parametrize("verb", ["get", "get_into", "put", "exists", "open"])
+@pytest.mark.parametrize("handler", [raise_late, raise_value_error, partial(raise_late)])
+def test_what_a_signal_handler_raises_ends_a_call_that_waits(
+    store: Cluster, verb: str, handler: Callable[..., None]
+) -> None:
+    with Client(store.masters, deadline_ms=20_000) as client:
+        space = client.namespace("signals")
+        assert all(space.batch_put(KEYS, [bytes([1]) * SIZE] * len(KEYS)))
+        into = [bytearray(SIZE) for _ in KEYS]
+        calls: dict[str, Callable[[], object]] = {
+            "get": lambda: space.batch_get(KEYS),
+            "get_into": lambda: space.batch_get_into(KEYS, into),
+            "put": lambda: space.batch_put([f"{key} {time.monotonic()}" for key in KEYS], into),
+            "exists": lambda: space.batch_exists(KEYS, pin_ms=1000),
+            "open": lambda: client.namespace("never opened").open(),
+        }
+        hung = [store.master] if verb == "open" else list(store.segments.values())
+        with paused(*hung):
+            began = time.monotonic()
+            with Alarm(handler, 0.2), pytest.raises((Late, ValueError)):
+                calls[verb]()
+            assert time.monotonic() - began < 0.2 + 0.1 + GRACE_S
+            left = [bytes(memory) for memory in into]
+        assert client.stats()["surprises"] == client.stats()["bad_arguments"] == 0
+        assert space.batch_get(KEYS) == [bytes([1]) * SIZE] * len(KEYS), "the client goes on working"
+        assert [bytes(memory) for memory in into] == left, "nothing is written after the call has ended"
+
+
+def test_ctrl_c_ends_a_call_that_waits(store: Cluster) -> None:
+    with Client(store.masters, deadline_ms=20_000) as client:
+        space = client.namespace("signals")
+        assert space.put("key", b"value")
+        with paused(*store.segments.values()):
+            began = time.monotonic()
+            timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                space.get("key")
+            assert time.monotonic() - began < 0.2 + 0.1 + GRACE_S
+            timer.join()
+
+
+def test_a_forked_childs_client_works_by_itself_and_its_parents_goes_on(store: Cluster) -> None:
+    """Other threads are in calls, and hold locks, whenever the process forks; names are looked up, too."""
+    port = store.masters.rpartition(":")[2]
+    outcome = run_script(
+        """
+        import os, signal, sys, threading, time
+        from kvstore_client import Client
+
+        client = Client(sys.argv[1], deadline_ms=5000)
+        space = client.namespace("forks")
+        assert space.put("from the parent", b"p" * 10000)
+        done = threading.Event()
+        wrong = []
+
+        def work(thread: int) -> None:
+            number = 0
+            while not done.is_set():
+                number += 1
+                key = f"{thread} {number}"
+                if not space.put(key, key.encode() * 1000) or space.get(key) != key.encode() * 1000:
+                    wrong.append(key)
+                client.stats()
+
+        threads = [threading.Thread(target=work, args=(thread,)) for thread in range(3)]
+        for thread in threads:
+            thread.start()
+        for round in range(15):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                good = space.get("from the parent") == b"p" * 10000
+                good = good and space.put(f"from child {round}", b"c" * 5000)
+                good = good and client.namespace("another").put(f"key {round}", b"value")
+                client.close()
+                os._exit(0 if good else 1)
+            assert os.waitpid(child, 0)[1] == 0, round
+            assert space.get(f"from child {round}") == b"c" * 5000
+        done.set()
+        for thread in threads:
+            thread.join()
+        assert not wrong, wrong[:5]
+        assert client.stats()["timeouts"] == 0
+        """,
+        f"localhost:{port}",
+    )
+    assert_clean(outcome)

@@ -35,14 +35,15 @@ void skip_empty(iovec** iov, size_t* count) {
 }  // namespace
 
 NetStatus ClientSocket::wait(short events, const Deadline& deadline) const {
+  const Deadline::Wait wait(deadline);
   for (;;) {
     const bool may_sleep = companion_ == nullptr || companion_->advance();
     pollfd p[2] = {{fd_, events, 0}, {companion_ == nullptr ? -1 : companion_->event_fd(), POLLIN, 0}};
-    const int ready = ::poll(p, 2, may_sleep ? deadline.poll_ms() : 0);
+    const int ready = ::poll(p, 2, may_sleep ? wait.slice_ms() : 0);
     if (ready < 0 && errno != EINTR) return NetStatus::kClosed;
     if (ready > 0 && p[0].revents != 0)
       return NetStatus::kOk;  // errors and hang-ups show in the call that follows
-    if ((ready == 0 && may_sleep) || (ready >= 0 && deadline.expired())) return NetStatus::kTimeout;
+    if (wait.over()) return NetStatus::kTimeout;
   }
 }
 
@@ -54,9 +55,10 @@ NetStatus ClientSocket::connect_unix(const std::string& path, const Deadline& de
   ClientSocket s(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!s.valid()) return NetStatus::kUnreachable;
   // A full backlog of a unix socket can't be polled for: it says EAGAIN until somebody accepts.
+  const Deadline::Wait wait(deadline);
   while (::connect(s.fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     if (errno != EINTR && !would_block(errno)) return NetStatus::kUnreachable;
-    if (deadline.expired()) return NetStatus::kTimeout;
+    if (wait.over()) return NetStatus::kTimeout;
     ::poll(nullptr, 0, 1);
   }
   *out = std::move(s);

@@ -96,6 +96,7 @@ NetStatus ConnectionPool::open(const Deadline& deadline, std::unique_ptr<FrameCo
 NetStatus ConnectionPool::acquire_one(bool wait, const Deadline& deadline, Lease* lease) {
   std::unique_ptr<FrameConnection> connection;
   {
+    const Deadline::Wait waiting(deadline);
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
       while (!idle_.empty()) {
@@ -107,9 +108,11 @@ NetStatus ConnectionPool::acquire_one(bool wait, const Deadline& deadline, Lease
       }
       if (connection != nullptr || in_use_ < connections_max_) break;
       if (!wait) return NetStatus::kUnreachable;
-      if (returned_.wait_until(lock, deadline.end()) == std::cv_status::timeout && idle_.empty() &&
-          in_use_ >= connections_max_)
-        return NetStatus::kTimeout;
+      if (returned_.wait_until(lock, waiting.slice_end()) == std::cv_status::no_timeout) continue;
+      lock.unlock();
+      const bool over = waiting.over();
+      lock.lock();
+      if (over && idle_.empty() && in_use_ >= connections_max_) return NetStatus::kTimeout;
     }
     ++in_use_;
   }

@@ -51,14 +51,15 @@ int ms_until(Clock::time_point end) {
 NetStatus connect_any(const std::vector<SocketAddress>& addresses, const Deadline& call_deadline,
                       ClientSocket* out, size_t* winner) {
   // A probe of a doubtful peer has less time than its call.
-  const Deadline deadline = call_deadline.within_ms(call_deadline.poll_ms());
+  const Deadline deadline = call_deadline.of_one_wait();
+  const Deadline::Wait waiting(deadline);
   const std::chrono::milliseconds share(deadline.left_ms() / std::max<int64_t>(addresses.size(), 1));
   const auto head_start = std::clamp(share, kHeadStartMin, kHeadStartMax);
   std::vector<Attempt> attempts;
   std::vector<pollfd> items;
   Clock::time_point next_at = Clock::now();
   for (size_t next = 0; next < addresses.size() || !attempts.empty();) {
-    if (deadline.expired()) return NetStatus::kTimeout;
+    if (waiting.over()) return NetStatus::kTimeout;
     if (next < addresses.size() && (attempts.empty() || Clock::now() >= next_at)) {
       Attempt attempt{ClientSocket(), next};
       if (begin(addresses[next++], &attempt.socket)) {
@@ -69,7 +70,7 @@ NetStatus connect_any(const std::vector<SocketAddress>& addresses, const Deadlin
     }
     items.clear();
     for (const Attempt& attempt : attempts) items.push_back({attempt.socket.fd(), POLLOUT, 0});
-    const auto until = next < addresses.size() ? std::min(next_at, deadline.end()) : deadline.end();
+    const auto until = next < addresses.size() ? std::min(next_at, waiting.slice_end()) : waiting.slice_end();
     if (::poll(items.data(), items.size(), ms_until(until)) < 0 && errno != EINTR) return NetStatus::kClosed;
     for (size_t i = items.size(); i-- > 0;) {
       if (items[i].revents == 0) continue;

@@ -78,4 +78,32 @@ TEST(a_cancelled_probe_leaves_the_next_call_to_probe) {
   CHECK(breaker.admit(at_ms(100)).verdict == Verdict::kProbe);
 }
 
+TEST(callers_that_give_up_early_are_no_failure_of_the_peer_until_it_had_time_to_answer) {
+  CircuitBreaker breaker(50, 1000, 3);
+  // Many at a time, of a millisecond each: the same time is counted once.
+  for (int64_t ms = 0; ms < 45; ++ms) {
+    const auto one = breaker.admit(at_ms(ms)), other = breaker.admit(at_ms(ms));
+    CHECK(one.verdict == Verdict::kAllowed && other.verdict == Verdict::kAllowed);
+    CHECK(!breaker.timeout(one, at_ms(ms), at_ms(ms + 1)));
+    CHECK(!breaker.timeout(other, at_ms(ms), at_ms(ms + 1)));
+  }
+  breaker.success(breaker.admit(at_ms(150)));  // it answers, and all is forgotten
+  for (int64_t ms = 200; ms < 248; ms += 3)
+    CHECK(!breaker.timeout(breaker.admit(at_ms(ms)), at_ms(ms), at_ms(ms + 3)));
+  CHECK(breaker.timeout(breaker.admit(at_ms(248)), at_ms(248), at_ms(251)));
+  CHECK(breaker.refusing(at_ms(252)));
+}
+
+TEST(a_call_that_waited_long_enough_opens_it_alone_and_a_probe_that_did_not_is_followed_by_another) {
+  CircuitBreaker breaker(50, 1000, 4);
+  CHECK(breaker.timeout(breaker.admit(at_ms(0)), at_ms(0), at_ms(250)));
+  const auto probe = breaker.admit(at_ms(301));
+  CHECK(probe.verdict == Verdict::kProbe);
+  CHECK(!breaker.timeout(probe, at_ms(301), at_ms(302)));
+  const auto next = breaker.admit(at_ms(303));
+  CHECK(next.verdict == Verdict::kProbe);
+  CHECK(breaker.timeout(next, at_ms(303), at_ms(553)));
+  CHECK_EQ(breaker.backoff_ms(), 100);
+}
+
 TEST_MAIN()

@@ -75,11 +75,13 @@ void UcxClientSession::read(void* to, size_t size, uint64_t offset, const UcxMem
 }
 
 NetStatus UcxClientSession::finish(const Deadline& deadline) {
-  const auto end =
-      std::min(deadline.end(), Deadline::Clock::now() + std::chrono::milliseconds(deadline.poll_ms()));
-  // A segment that was killed shows on the socket at once; a device finds out after many retries.
-  const auto woken =
-      worker_.work_until([&] { return endpoint_->settled(); }, end, connection_.fd(), POLLRDHUP);
+  const Deadline::Wait waiting(deadline);
+  UcxWorker::Woken woken;
+  do {
+    // A segment that was killed shows on the socket at once; a device finds out after many retries.
+    woken = worker_.work_until([&] { return endpoint_->settled(); }, waiting.slice_end(), connection_.fd(),
+                               POLLRDHUP);
+  } while (woken == UcxWorker::Woken::kDeadline && !waiting.over());
   if (woken == UcxWorker::Woken::kDone && !endpoint_->failed()) return NetStatus::kOk;
   endpoint_->close();
   if (woken == UcxWorker::Woken::kDeadline) return NetStatus::kTimeout;
