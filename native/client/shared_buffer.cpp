@@ -9,6 +9,7 @@
 #include <string>
 #include <system_error>
 
+#include "base/file_allocation.hpp"
 #include "client/registered_memory.hpp"
 
 namespace kvstore {
@@ -27,7 +28,7 @@ SharedBuffer::SharedBuffer(size_t size_bytes) : size_bytes_(size_bytes) {
   if (fd < 0) fail(fd, errno, "memfd_create");
   if (::ftruncate(fd, static_cast<off_t>(size_bytes)) != 0) fail(fd, errno, "ftruncate");
   // Take the pages now: a store that touches a page which can't be had is a SIGBUS, an allocation that fails is an error.
-  if (const int error = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes)); error != 0)
+  if (const int error = allocate_file(fd, size_bytes); error != 0)
     fail(fd, error,
          "can't allocate " + std::to_string(size_bytes) + " bytes of shared memory (memory cgroup limit?)");
   if (::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)

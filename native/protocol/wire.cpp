@@ -36,7 +36,10 @@ void check_count(Reader& reader, size_t asked) {
 
 ReplyPrefix read_reply_prefix(Reader& reader) {
   ReplyPrefix prefix;
-  prefix.status = static_cast<Status>(reader.u16("status"));
+  const uint16_t status = reader.u16("status");
+  // A status that this side does not know is none that it could act on, least of all what its low byte happens to be.
+  prefix.status =
+      status <= static_cast<uint16_t>(Status::kWrongPeer) ? static_cast<Status>(status) : Status::kInternal;
   reader.u16("reserved");
   const uint32_t text_bytes = reader.u32("text_bytes");
   prefix.map_epoch = reader.u64("map_epoch");

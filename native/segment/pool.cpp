@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/file_allocation.hpp"
 #include "base/memory_limits.hpp"
 
 #ifndef MADV_POPULATE_WRITE
@@ -35,7 +36,9 @@ uint64_t round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * un
 // Maps the pages of the range in, writable. Kernels before 5.14 lack the advice: there each page is written
 // to.
 int touch(uint8_t* from, uint64_t bytes) {
-  if (::madvise(from, bytes, MADV_POPULATE_WRITE) == 0) return 0;
+  do {
+    if (::madvise(from, bytes, MADV_POPULATE_WRITE) == 0) return 0;
+  } while (errno == EINTR);
   if (errno != EINVAL) return errno;
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   for (uint64_t at = 0; at < bytes; at += page) *static_cast<volatile uint8_t*>(from + at) = 0;
@@ -117,7 +120,7 @@ void Pool::allocate_and_touch(PoolProgress& progress) {
   // Touching through the map (and not fallocate alone) is what gets huge pages; fallocate then proves that no
   // hole is left.
   int failed = error.load();
-  if (failed == 0 && ::fallocate(fd_, 0, 0, static_cast<off_t>(map_bytes_)) != 0) failed = errno;
+  if (failed == 0) failed = allocate_file(fd_, map_bytes_);
   if (failed == ENOMEM || failed == EFAULT || failed == ENOSPC || failed == EHWPOISON)
     throw PoolLimitError(
         "a memory pool of " + std::to_string(map_bytes_) +

@@ -57,6 +57,7 @@ void SegmentStore::close() {
   }
   evict_wanted_.notify_all();
   interrupt();
+  const std::lock_guard joining(join_mutex_);  // of several that close it one joins, and none returns before
   if (evictor_.joinable()) evictor_.join();
 }
 

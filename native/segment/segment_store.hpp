@@ -141,7 +141,8 @@ class SegmentStore {
   std::condition_variable evict_wanted_;  // with mutex_
   uint32_t space_waiters_ = 0;            // guarded by mutex_
   bool closed_ = false;                   // guarded by mutex_
-  std::thread evictor_;
+  std::mutex join_mutex_;
+  std::thread evictor_;  // guarded by join_mutex_ once it runs
 
   std::atomic<uint64_t> puts_{0}, put_bytes_{0}, gets_{0}, get_bytes_{0}, misses_{0}, exists_hits_{0};
   std::atomic<uint64_t> evicted_objects_{0}, evicted_bytes_{0}, digest_mismatches_{0}, conflicts_{0};
