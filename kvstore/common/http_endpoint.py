@@ -9,6 +9,8 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from kvstore.common.listening import listening_sockets, port_of
+
 REQUEST_BYTES_MAX = 8192
 REQUEST_TIMEOUT_S = 5.0
 CONNECTIONS_MAX = 64
@@ -24,25 +26,25 @@ class HttpEndpoint:
         self._wanted_port = port
         self._registry = registry
         self._readiness = readiness
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._connections = 0
 
     async def start(self) -> None:
         """OSError names the address."""
-        self._server = await asyncio.start_server(
-            self._serve, self._host, self._wanted_port, limit=REQUEST_BYTES_MAX
-        )
+        for sock in await listening_sockets(self._host, self._wanted_port):
+            self._servers.append(await asyncio.start_server(self._serve, sock=sock, limit=REQUEST_BYTES_MAX))
 
     @property
     def port(self) -> int:
-        assert self._server is not None, "not started"
-        return int(self._server.sockets[0].getsockname()[1])
+        assert self._servers, "not started"
+        return port_of(self._servers[0].sockets)
 
     async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
-            self._server = None
+        servers, self._servers = self._servers, []
+        for server in servers:
+            server.close()
+        for server in servers:
+            await server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._connections >= CONNECTIONS_MAX:

@@ -1,7 +1,6 @@
 #include "base/host_resolver.hpp"
 
 #include <netdb.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -177,10 +176,9 @@ HostResolver::HostResolver(Query query, const Times& times)
     : state_(std::make_shared<State>(std::move(query), times)) {}
 
 HostResolver& HostResolver::process() {
-  static const int registered = ::pthread_atfork(nullptr, nullptr, begin_anew_in_child);
-  (void)registered;
   HostResolver* resolver = process_resolver.load(std::memory_order_acquire);
-  if (resolver != nullptr) return *resolver;
+  // The parent's is left as it is: its lock may be held by a thread that is not here.
+  if (resolver != nullptr && resolver->owner_.is_here()) return *resolver;
   auto* mine = new HostResolver(
       query_system);  // never destroyed: a lookup may still be running when the process exits
   if (process_resolver.compare_exchange_strong(resolver, mine, std::memory_order_acq_rel)) return *mine;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/deadline.hpp"
+#include "base/process_owner.hpp"
 
 namespace kvstore {
 
@@ -63,6 +64,7 @@ class HostResolver {
                     const std::string& host);
   std::vector<SocketAddress> look_up(const std::string& host, const Deadline& deadline);
 
+  const ProcessOwner owner_;
   const std::shared_ptr<State> state_;  // shared with the lookups, which may outlive the resolver
 };
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from kvstore_client.address import Address
 from support.waiting import wait_until
 
 START_TIMEOUT_S = 30.0
@@ -131,9 +132,18 @@ class Cluster:
     A restarted one gets its old ports unless told otherwise.
     """
 
-    def __init__(self, directory: Path, capacity: str = "256MiB") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        capacity: str = "256MiB",
+        host: str = "127.0.0.1",
+        reached_at: str = "127.0.0.1",
+    ) -> None:
+        """`host`: what all listen on; `reached_at`: an address of it, for peers."""
         self._directory = directory
         self._capacity = capacity
+        self._host = host
+        self._reached_at = reached_at
         self._all: list[ServerProcess] = []
         self.master: ServerProcess
         self.master_ports: dict[str, Any] = {}
@@ -142,18 +152,19 @@ class Cluster:
     @property
     def masters(self) -> str:
         """The directory address, as clients take it."""
-        return f"127.0.0.1:{self.master_ports['directory_port']}"
+        return str(Address(self._reached_at, self.master_ports["directory_port"]))
 
     @property
     def control(self) -> str:
-        return f"127.0.0.1:{self.master_ports['control_port']}"
+        return str(Address(self._reached_at, self.master_ports["control_port"]))
 
     def start_master(self) -> ServerProcess:
         ports = self.master_ports
         self.master = self._launch(
             "master",
             "master",
-            "--host=127.0.0.1",
+            f"--host={self._host}",
+            f"--advertise-host={self._reached_at}",
             f"--directory-port={ports.get('directory_port', 0)}",
             f"--control-port={ports.get('control_port', 0)}",
             f"--http-port={ports.get('http_port', 0)}",
@@ -170,8 +181,10 @@ class Cluster:
             "segment",
             f"--masters={self.control}",
             f"--capacity={self._capacity}",
-            "--host=127.0.0.1",
+            f"--host={self._host}",
+            f"--advertise-host={self._reached_at}",
             f"--port={port}",
+            f"--http-host={self._host}",
             "--http-port=0",
             f"--unix-path={self._directory / name}.sock",
             f"--data-dir={self._directory / name}",

@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator
 
 from kvstore.common.config.schema import Settings, setting
+from kvstore.common.listening import listen_host
 from kvstore.common.logs import LogFormat
 from kvstore.common.tokens import TOKENS_BYTES_MAX, Tokens
-from kvstore_client.address import CONTROL_PORT, check_listen_host, check_peer_host, parse_addresses
+from kvstore_client.address import CONTROL_PORT, check_peer_host, parse_addresses
 
 MASTER_HTTP_PORT = 7442
 DATA_PORT = 7450
@@ -24,7 +25,7 @@ def _control_addresses(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 # What a server listens on, and where others reach one (empty: to be found out).
-ListenHost = Annotated[str, AfterValidator(check_listen_host)]
+ListenHost = Annotated[str, AfterValidator(listen_host)]
 PeerHost = Annotated[str, AfterValidator(lambda host: check_peer_host(host) if host else host)]
 ControlAddresses = Annotated[tuple[str, ...], BeforeValidator(_control_addresses)]
 Port = Annotated[int, Field(ge=0, le=65_535)]

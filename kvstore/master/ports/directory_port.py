@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from kvstore.common.errors import RefusedError
 from kvstore.common.identity import check_identity
+from kvstore.common.listening import BACKLOG, listening_sockets, port_of
 from kvstore.common.logs import log_event
 from kvstore.common.tokens import TokenRole, Tokens, refusal_text
 from kvstore.master.metrics import MasterMetrics
@@ -58,27 +59,29 @@ class DirectoryPort:
         self.connections: set[DirectoryConnection] = set()
         self._counters: dict[tuple[int, int], Any] = {}
         self._key_counters = {int(op): metrics.request_keys.labels(_OP_NAMES[op]) for op in _HOT}
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._map: tuple[Backend, int, bytes] | None = None  # encoded, of this backend and epoch
 
     async def start(self, host: str, port: int) -> None:
         """OSError names the address."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: DirectoryConnection(self), host, port, backlog=1024)
+        for sock in await listening_sockets(host, port):
+            server = await loop.create_server(lambda: DirectoryConnection(self), sock=sock, backlog=BACKLOG)
+            self._servers.append(server)
 
     @property
     def port(self) -> int:
-        assert self._server is not None, "not started"
-        return int(self._server.sockets[0].getsockname()[1])
+        assert self._servers, "not started"
+        return port_of(self._servers[0].sockets)
 
     async def stop(self) -> None:
-        server, self._server = self._server, None
-        if server is None:
-            return
-        server.close()
+        servers, self._servers = self._servers, []
+        for server in servers:
+            server.close()
         for connection in list(self.connections):
             connection.close()
-        await server.wait_closed()
+        for server in servers:
+            await server.wait_closed()
 
     def encoded_map(self) -> bytes:
         """The fields of a MAP reply; encoded once an epoch, for all clients ask when it changes. How full segments are is as

@@ -7,8 +7,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <stdexcept>
 #include <system_error>
@@ -18,6 +20,8 @@ namespace kvstore {
 namespace {
 
 constexpr int kBacklog = 1024;
+// How often a free port is looked for that is free on every address of the host.
+constexpr int kFreePortAttempts = 16;
 
 [[noreturn]] void fail(const std::string& what, int error) {
   throw std::system_error(error, std::generic_category(), what);
@@ -28,6 +32,12 @@ constexpr int kBacklog = 1024;
   const int error = errno;
   ::close(fd);
   fail(what, error);
+}
+
+// In network order.
+in_port_t& port_of(sockaddr_storage& address) {
+  return address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
+                                       : reinterpret_cast<sockaddr_in&>(address).sin_port;
 }
 
 bool somebody_listens(const sockaddr_un& address) {
@@ -41,32 +51,67 @@ bool somebody_listens(const sockaddr_un& address) {
 
 }  // namespace
 
-ServerListener ServerListener::tcp(const std::string& host, uint16_t port) {
-  const std::string address = host + ":" + std::to_string(port);
+std::vector<ServerListener> ServerListener::tcp(const std::string& host, uint16_t port) {
+  const std::string name =
+      (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
-  const int error =
-      ::getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &found);
   if (error != 0)
-    fail("listen on " + address + ": " + ::gai_strerror(error), error == EAI_SYSTEM ? errno : EADDRNOTAVAIL);
+    fail("listen on " + name + ": " + ::gai_strerror(error), error == EAI_SYSTEM ? errno : EADDRNOTAVAIL);
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owned(found, &::freeaddrinfo);
-  const int fd = ::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) fail("listen on " + address, errno);
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return listen_on_all(*found, port, name);
+    } catch (const std::system_error& e) {
+      // A free port of one address may be taken on the next.
+      if (e.code().value() != EADDRINUSE || port != 0 || attempt == kFreePortAttempts) throw;
+    }
+  }
+}
+
+std::vector<ServerListener> ServerListener::listen_on_all(const addrinfo& addresses, uint16_t port,
+                                                          const std::string& name) {
+  std::vector<ServerListener> listeners;
+  std::exception_ptr absent;
+  std::vector<std::string> bound;  // a host of several lines in /etc/hosts is found several times
+  for (const addrinfo* a = &addresses; a != nullptr; a = a->ai_next) {
+    const std::string bytes(reinterpret_cast<const char*>(a->ai_addr), a->ai_addrlen);
+    if (std::find(bound.begin(), bound.end(), bytes) != bound.end()) continue;
+    bound.push_back(bytes);
+    try {
+      listeners.push_back(listen_on(*a, listeners.empty() ? port : listeners.front().port(), name));
+    } catch (const std::system_error& e) {
+      // localhost has an IPv6 address where IPv6 is switched off, too.
+      if (e.code().value() != EADDRNOTAVAIL && e.code().value() != EAFNOSUPPORT) throw;
+      absent = std::current_exception();
+    }
+  }
+  if (listeners.empty()) std::rethrow_exception(absent);
+  return listeners;
+}
+
+ServerListener ServerListener::listen_on(const addrinfo& address, uint16_t port, const std::string& name) {
+  sockaddr_storage to{};
+  std::memcpy(&to, address.ai_addr, std::min<size_t>(address.ai_addrlen, sizeof(to)));
+  port_of(to) = htons(port);
+  const int fd = ::socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) fail("listen on " + name, errno);
   const int on = 1;
   ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (::bind(fd, found->ai_addr, found->ai_addrlen) != 0) fail(fd, "bind " + address);
-  if (::listen(fd, kBacklog) != 0) fail(fd, "listen on " + address);
-  sockaddr_storage bound{};
-  socklen_t bound_bytes = sizeof(bound);
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &bound_bytes) != 0)
-    fail(fd, "getsockname of " + address);
-  const uint16_t bound_port = bound.ss_family == AF_INET6
-                                  ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
-                                  : reinterpret_cast<const sockaddr_in&>(bound).sin_port;
-  return ServerListener(fd, ntohs(bound_port));
+  if (to.ss_family == AF_INET6) {
+    // The wildcard takes IPv4, too, whatever the machine's default is.
+    const int v6_only = IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(to).sin6_addr) ? 0 : 1;
+    ::setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof(v6_only));
+  }
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&to), address.ai_addrlen) != 0) fail(fd, "bind " + name);
+  if (::listen(fd, kBacklog) != 0) fail(fd, "listen on " + name);
+  socklen_t bytes = sizeof(to);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&to), &bytes) != 0) fail(fd, "getsockname of " + name);
+  return ServerListener(fd, ntohs(port_of(to)));
 }
 
 ServerListener ServerListener::unix_socket(const std::string& path) {

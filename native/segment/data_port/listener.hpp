@@ -1,17 +1,20 @@
 // A listening socket, TCP or unix, non-blocking. Immutable after construction.
 #pragma once
 
+#include <netdb.h>
 #include <sys/types.h>
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace kvstore {
 
 class ServerListener {
  public:
-  // Both throw std::system_error naming the address. `host` is a name or an address of this machine.
-  static ServerListener tcp(const std::string& host, uint16_t port);
+  // Both throw std::system_error naming the address. `host` is a name or an address of this machine: one listener for each
+  // address of a name, all on one port (0: a free one). "::" takes IPv4, too.
+  static std::vector<ServerListener> tcp(const std::string& host, uint16_t port);
   // A stale socket file (one that nobody listens on) is replaced; mode 0600.
   static ServerListener unix_socket(const std::string& path);
   ServerListener(ServerListener&& other) noexcept;
@@ -29,6 +32,9 @@ class ServerListener {
   static bool is_trusted_peer(int fd);
 
  private:
+  static std::vector<ServerListener> listen_on_all(const addrinfo& addresses, uint16_t port,
+                                                   const std::string& name);
+  static ServerListener listen_on(const addrinfo& address, uint16_t port, const std::string& name);
   ServerListener(int fd, uint16_t port) : fd_(fd), port_(port) {}
   ServerListener(int fd, std::string path);
 

@@ -1,6 +1,5 @@
 #include "segment/data_port/server.hpp"
 
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -40,13 +39,15 @@ DataServer::DataServer(std::shared_ptr<SegmentStore> store, const DataServerOpti
                {},
                options.large_body_bytes_max} {
   open_extensions();
-  tcp_ = std::make_unique<ServerListener>(ServerListener::tcp(options_.tcp_host, options_.tcp_port));
-  tcp_port_ = tcp_->port();
+  tcp_ = ServerListener::tcp(options_.tcp_host, options_.tcp_port);
+  tcp_port_ = tcp_.front().port();
   if (!options_.unix_path.empty())
     unix_ = std::make_unique<ServerListener>(ServerListener::unix_socket(options_.unix_path));
   wake_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_fd_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd of the data server");
   try {
+    polled_ = {{wake_fd_, POLLIN, 0}, {-1, POLLIN, 0}};
+    for (const ServerListener& listener : tcp_) polled_.push_back({listener.fd(), POLLIN, 0});
     acceptor_ = std::thread([this] { accept_loop(); });
   } catch (...) {
     ::close(wake_fd_);
@@ -102,7 +103,7 @@ void DataServer::stop() {
   context_.stopping.store(true);
   wake_acceptor();
   if (acceptor_.joinable()) acceptor_.join();  // from here on no connection is added
-  tcp_.reset();
+  tcp_.clear();
   unix_.reset();
   std::list<std::unique_ptr<Connection>> connections;
   {
@@ -141,24 +142,25 @@ std::map<std::string, uint64_t> DataServer::stats() {
 
 void DataServer::accept_loop() noexcept {
   while (!context_.stopping.load()) {
-    pollfd items[3] = {{wake_fd_, POLLIN, 0}, {tcp_->fd(), POLLIN, 0}, {unix_ ? unix_->fd() : -1, POLLIN, 0}};
-    if (::poll(items, 3, -1) < 0) continue;
+    polled_[1].fd = unix_ ? unix_->fd() : -1;
+    if (::poll(polled_.data(), polled_.size(), -1) < 0) continue;
     try {
-      if (items[0].revents != 0) {
+      if (polled_[0].revents != 0) {
         uint64_t count;
         [[maybe_unused]] const ssize_t n = ::read(wake_fd_, &count, sizeof(count));
       }
       reap_ended();
       if (context_.stopping.load()) return;
-      if (items[1].revents != 0) accept_from(*tcp_);
-      if (items[2].revents != 0) accept_from(*unix_);
+      if (polled_[1].revents != 0) accept_from(*unix_);
+      for (size_t i = 0; i < tcp_.size(); ++i)
+        if (polled_[i + 2].revents != 0) accept_from(tcp_[i]);
       {
         const std::lock_guard lock(mutex_);
         if (new_unix_ != nullptr) unix_ = std::move(new_unix_);
       }
     } catch (const std::exception&) {
       context_.counters.internal_errors.fetch_add(1, std::memory_order_relaxed);
-      ::poll(items, 1, kAcceptPauseMs);
+      ::poll(polled_.data(), 1, kAcceptPauseMs);
     }
   }
 }

@@ -2,6 +2,8 @@
 // acceptor, one thread a connection. Public methods are thread-safe; no exception leaves a thread.
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <cstdint>
 #include <list>
@@ -77,8 +79,10 @@ class DataServer {
   std::vector<std::unique_ptr<DataPortExtension>> extensions_;
   std::vector<std::string> names_;
   SessionContext context_;
-  std::unique_ptr<ServerListener> tcp_;   // both are touched by the acceptor alone while it runs
+  // These three are touched by the acceptor alone while it runs.
+  std::vector<ServerListener> tcp_;       // one for each address of the host
   std::unique_ptr<ServerListener> unix_;  // null: none
+  std::vector<pollfd> polled_;            // the wake-up, unix, then TCP
   uint16_t tcp_port_ = 0;
   int wake_fd_;
   std::thread acceptor_;
