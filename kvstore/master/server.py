@@ -160,6 +160,7 @@ class MasterServer:
             metadata_kind=scheme_of(settings.metadata),
             started_at=self._started_at,
             control_address=self._control_address,
+            directory_port=lambda: self._port.port if self._port is not None else 0,
             readiness=self._readiness,
         )
         admin = AdminService(self._roles, about)

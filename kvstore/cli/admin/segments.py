@@ -37,7 +37,7 @@ def segments(settings: AdminSettings, json: JsonOption = False) -> None:
 
     Example:  kvstore admin segments --master master-0:7441
 
-    QUARANTINED or MISMATCHES that grow on one segment alone mean bad memory, or a bad network card, on its node.
+    An ADDRESS with (from ...) is one that clients can't reach: see `kvstore admin status`. QUARANTINED or MISMATCHES that grow on one segment alone mean bad memory, or a bad network card, on its node.
     """
     views = sorted(list_segments(settings), key=lambda view: view["index"])
     if json:
@@ -55,7 +55,7 @@ def _row(view: View) -> tuple[str, ...]:
     return (
         str(view["index"]),
         view["segment_id"],
-        view["address"],
+        f"{view['address']} (from {view['attached_from']})" if view["address_doubt"] else view["address"],
         shown_state(view),
         size(view["used_bytes"]),
         size(view["capacity_bytes"]),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Annotated
+
 import typer
 
-from kvstore.cli.admin.cluster import MasterView, exchange
-from kvstore.cli.admin.failures import EXIT_UNREACHABLE
+from kvstore.cli.admin.cluster import Cluster, MasterView, exchange, listed
+from kvstore.cli.admin.failures import EXIT_UNREACHABLE, AdminFailure
 from kvstore.cli.admin.output import (
     UNKNOWN,
     JsonOption,
@@ -18,26 +21,42 @@ from kvstore.cli.admin.output import (
     printable,
     size,
 )
+from kvstore.cli.admin.reach import Target, unreachable
 from kvstore.cli.admin.views import View, known, role_name
 from kvstore.cli.errors import EXIT_FAILED, fail
 from kvstore.cli.settings_options import with_settings_options
 from kvstore.common.config.admin import AdminSettings
+from kvstore.v1 import admin_pb2 as pb
+from kvstore_client.address import Address
+from kvstore_client.protocol import SegmentState
 
 SEGMENT_STATES = ("live", "suspect", "draining", "gone")
+NAMED_MAX = 5
+OutOfReach = list[tuple[Target, str]]
 
 
 def register(app: typer.Typer) -> None:
     app.command("status")(with_settings_options(AdminSettings, status))
 
 
-def status(settings: AdminSettings, json: JsonOption = False) -> None:
+ReachOption = Annotated[
+    bool,
+    typer.Option(
+        "--reach/--no-reach",
+        help="Try from here what clients use: the masters' and the segments' ports for them.",
+    ),
+]
+
+
+def status(settings: AdminSettings, json: JsonOption = False, reach: ReachOption = True) -> None:
     """Say whether the store is well, who leads, how full it is. The first line is `healthy`, or `degraded: WHY`.
 
     Example:  kvstore admin status --master master-0:7441,master-1:7441,master-2:7441
 
-    Name all masters: then one that is down is told. Exit code 0 as long as one answers, degraded or not.
+    Name all masters: then one that is down is told. What clients use is tried from where the command runs, at the addresses that
+    clients are told: run it where clients run, or with --no-reach. Exit code 0 as long as one answers, degraded or not.
     """
-    masters = exchange(settings, lambda cluster: cluster.survey())
+    masters, out_of_reach = exchange(settings, lambda cluster: _look(cluster, settings, reach))
     if not any(master.status is not None for master in masters):
         named = "; ".join(f"{master.address}: {master.problem}" for master in masters)
         if all(master.unreachable for master in masters):
@@ -45,19 +64,42 @@ def status(settings: AdminSettings, json: JsonOption = False) -> None:
                 f"no master answers: {named}. Say where one is with --master HOST:7441", code=EXIT_UNREACHABLE
             )
         fail(f"refused by {named}", code=EXIT_FAILED)
-    view = cluster_view(masters)
+    view = cluster_view(masters, out_of_reach)
     if json:
         print_json(view)
     else:
         _print(view)
 
 
-def cluster_view(masters: list[MasterView]) -> View:
+async def _look(
+    cluster: Cluster, settings: AdminSettings, reach: bool
+) -> tuple[list[MasterView], OutOfReach | None]:
+    """The masters, and which ports clients here could not use; None: not tried."""
+    masters = await cluster.survey()
+    if not reach or not any(master.serves for master in masters):
+        return masters, None
+    targets = [
+        Target("master", Address(Address.parse(master.address).host, master.status.directory_port))
+        for master in masters
+        if master.status is not None and master.status.directory_port
+    ]
+    with contextlib.suppress(AdminFailure):  # what is wrong with the masters is said by their own views
+        targets += [
+            Target(f"segment {segment.index}", Address(segment.host, segment.tcp_port), segment.pool_id)
+            for segment in await listed(cluster, "ListSegments", pb.ListSegmentsRequest())
+            if segment.state in (SegmentState.LIVE, SegmentState.DRAINING)
+        ]
+    return masters, await unreachable(
+        targets, settings.tokens.to_present(TokenRole.ADMIN), settings.timeout_ms / 1000
+    )
+
+
+def cluster_view(masters: list[MasterView], out_of_reach: OutOfReach | None = None) -> View:
     """What `--json` prints: the cluster as the leader sees it, or while there is none a standby."""
     answered = [master for master in masters if master.status is not None]
     best = max(answered, key=lambda master: (master.status.role, master.status.term))
     said = best.status
-    problems = _problems(masters, best)
+    problems = _problems(masters, best) + _reach_problems(out_of_reach or [])
     return {
         "healthy": not problems,
         "problems": problems,
@@ -81,6 +123,9 @@ def cluster_view(masters: list[MasterView]) -> View:
         "namespace_count": said.namespace_count,
         "retired_object_count": said.retired_object_count,
         "retired_bytes": said.retired_bytes,
+        "unreachable": None
+        if out_of_reach is None
+        else [{"what": at.what, "address": str(at.address), "why": why} for at, why in out_of_reach],
         "masters": [_master_view(master) for master in masters],
     }
 
@@ -116,6 +161,17 @@ def _problems(masters: list[MasterView], best: MasterView) -> list[str]:
             f"several masters say that they lead, one of them does not know better yet: {leaders}"
         )
     return problems
+
+
+def _reach_problems(out_of_reach: OutOfReach) -> list[str]:
+    if not out_of_reach:
+        return []
+    named = ", ".join(f"{at.what} at {at.address} ({why})" for at, why in out_of_reach[:NAMED_MAX])
+    more = f" and {len(out_of_reach) - NAMED_MAX} more" if len(out_of_reach) > NAMED_MAX else ""
+    return [
+        f"clients here can't use {named}{more}: is something in between that closes the port (firewall, network "
+        "policy), is the --advertise-host right, do all have the same token?"
+    ]
 
 
 def _print(view: View) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from kvstore.common.reachability import address_doubt
 from kvstore.v1 import admin_pb2 as pb
 from kvstore_client.address import Address
 from kvstore_client.protocol import SegmentState
@@ -21,6 +22,8 @@ def segment_view(segment: Any) -> View:
         "segment_id": segment.segment_id.hex(),
         "pool_id": segment.pool_id.hex(),
         "address": str(Address(segment.host, segment.tcp_port)),
+        "attached_from": segment.attached_from or None,
+        "address_doubt": address_doubt(segment.host, segment.attached_from) or None,
         "unix_path": segment.unix_path,
         "state": state_name(segment.state),
         "attached": known(segment, "attached"),

@@ -32,6 +32,7 @@ class AboutMaster:
     started_at: float  # time.monotonic()
     control_address: Callable[[], str]
     readiness: Callable[[], tuple[bool, str]]
+    directory_port: Callable[[], int] = lambda: 0  # 0: not open
 
 
 class AdminService(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
@@ -49,6 +50,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
             software_version=__version__,
             uptime_ms=_ms_since(about.started_at),
             metadata_kind=about.metadata_kind,
+            directory_port=about.directory_port(),
         )
         try:
             backend = roles.backend
@@ -194,6 +196,7 @@ def _segment(backend: Backend, record: MapRecord, directory: Directory | None) -
         said.digest_mismatches = segment.digest_mismatches
         said.evicted_objects = segment.evicted_objects
         said.software_version = segment.software_version
+        said.attached_from = segment.attached_from
         if segment.recovering_until is None:
             said.heard_ms = _ms_since(segment.heard_at)
     return said

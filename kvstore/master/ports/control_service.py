@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from kvstore.common.logs import log_event
+from kvstore.common.reachability import peer_host
 from kvstore.master.directory import Directory
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.ports.refusals import GRPC_CODES, backend_of, refuse_as_standby
@@ -182,6 +183,7 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
             said.last_seq,
             said.oldest_kept_seq,
             said.software_version[:VERSION_CHARACTERS_MAX],
+            peer_host(context.peer()),
         )
 
     async def Heartbeat(self, request: Any, context: Any) -> Any:

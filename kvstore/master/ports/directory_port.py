@@ -71,8 +71,8 @@ class DirectoryPort:
 
     @property
     def port(self) -> int:
-        assert self._servers, "not started"
-        return port_of(self._servers[0].sockets)
+        """0 while it is not open."""
+        return port_of(self._servers[0].sockets) if self._servers else 0
 
     async def stop(self) -> None:
         servers, self._servers = self._servers, []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from kvstore.common.reachability import address_doubt
 from kvstore.master.committer import BACKLOG_BYTES_MAX
 from kvstore.master.metadata.store import SpaceLevel
 from kvstore.master.state.segment_table import Segment
@@ -54,6 +55,12 @@ def _segment_problems(now: float, segments: Sequence[Segment]) -> list[str]:
     if waiting:
         problems.append(
             f"{_count(waiting)} served from the records and not attached yet: {_named(map(_name, waiting))}"
+        )
+    doubts = [(s, address_doubt(s.record.endpoint.host, s.attached_from)) for s in segments if s.serving]
+    if misled := [(s, doubt) for s, doubt in doubts if doubt]:
+        problems.append(
+            f"{_count([s for s, _ in misled])} out of clients' reach: "
+            + _named(f"{_name(s)}: {doubt}" for s, doubt in misled)
         )
     bad = [s for s in segments if s.serving and s.quarantined_slots]
     if bad:

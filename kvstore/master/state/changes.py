@@ -20,6 +20,7 @@ class Registration:
     last_seq: int
     oldest_kept_seq: int
     software_version: str = ""
+    attached_from: str = ""  # the address that its stream comes from; empty: not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,6 +158,7 @@ class Membership:
         )
         segment.awaiting_inventory = need_inventory
         segment.stream_seq = segment.durable_seq
+        doubt = address_doubt(segment.record.endpoint.host, said.attached_from)
         return [
             AcceptSegment(segment.session, segment.index, segment.durable_seq, need_inventory),
             *self._revive(segment),
@@ -170,8 +171,14 @@ class Membership:
                     "tcp_port": segment.record.endpoint.tcp_port,
                     "durable_seq": segment.durable_seq,
                     "need_inventory": need_inventory,
+                    "attached_from": said.attached_from,
                 },
                 logging.INFO,
+            ),
+            *(
+                [Report("segment_unreachable", {"segment_id": segment.segment_id, "why": doubt})]
+                if doubt
+                else []
             ),
         ]
 

@@ -87,6 +87,10 @@ class Segment:
         return self.said.software_version if self.said is not None else ""
 
     @property
+    def attached_from(self) -> str:
+        return self.said.attached_from if self.said is not None else ""
+
+    @property
     def index(self) -> int:
         return self.record.index
 
