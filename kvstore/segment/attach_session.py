@@ -25,10 +25,10 @@ from kvstore.segment.journal_pump import (
 )
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
+from kvstore_client.protocol import VERSION_MAX
 
 logger = logging.getLogger(__name__)
 
-PROTOCOL_VERSION = 1
 REGISTER_TIMEOUT_S = 3.0
 LEAVE_TIMEOUT_S = 2.0
 
@@ -121,7 +121,7 @@ class AttachSession:
     async def _register(self, call: Any) -> Any:
         own = self._registration
         message = pb.Register(
-            protocol_version=PROTOCOL_VERSION,
+            protocol_version=VERSION_MAX,
             segment_id=own.segment_id,
             pool_id=own.pool_id,
             host=own.host,
@@ -140,10 +140,10 @@ class AttachSession:
             raise JournalProtocolError(
                 f"the master answered the registration with {reply.WhichOneof('body')}"
             )
-        if reply.registered.protocol_version != PROTOCOL_VERSION:
+        if reply.registered.protocol_version != VERSION_MAX:
             raise RegistrationRefused(
                 f"the master speaks control protocol {reply.registered.protocol_version}, this segment "
-                f"{PROTOCOL_VERSION}: run the same release of kvstore on both"
+                f"{VERSION_MAX}: run the same release of kvstore on both"
             )
         return reply.registered
 

@@ -11,9 +11,9 @@ std::string_view view(const T& bytes) {
 }
 
 // The domain strings end in a NUL byte on purpose: no text can continue one into another.
-constexpr std::string_view kFingerprintDomain{"kvstore/fingerprint/v1\0", 23};
+constexpr std::string_view kFingerprintDomain{"kvstore/fingerprint/v2\0", 23};
 constexpr std::string_view kStringDomain{"kvstore/string/v1\0", 18};
-constexpr std::string_view kNamespaceDomain{"kvstore/namespace/v1\0", 21};
+constexpr std::string_view kNamespaceDomain{"kvstore/namespace/v2\0", 21};
 
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';

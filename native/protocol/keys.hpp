@@ -31,7 +31,7 @@ struct Fingerprint {
   bool operator!=(const Fingerprint& o) const { return !(*this == o); }
 };
 
-// Page hashes are SHA-256 output, so any of their bits are already a good table hash.
+// Fingerprints are mixed from all bits of a page hash, so any of their bits are already a good table hash.
 struct FingerprintHash {
   size_t operator()(const Fingerprint& f) const { return static_cast<size_t>(f.lo); }
 };
@@ -47,16 +47,25 @@ struct Key {
   }
 };
 
-// What page hashes of (ns, pool, shard) are XORed with.
+// What folded page hashes of (ns, pool, shard) are XORed with.
 Fingerprint fingerprint_salt(const NamespaceId& ns, uint16_t pool, const Shard& shard);
 
+// A permutation of 64 bits in which every bit depends on every other (the finaliser of MurmurHash3).
+inline uint64_t mix64(uint64_t x) {
+  x = (x ^ x >> 33) * 0xff51afd7ed558ccdu;
+  x = (x ^ x >> 33) * 0xc4ceb9fe1a85ec53u;
+  return x ^ x >> 33;
+}
+
+// All 32 bytes count, for page keys need not be hashes: they are what a caller says. Each step below can be undone for one half
+// of the hash when the other is known, so two hashes that share a half never have the same fingerprint; and the halves are
+// treated differently, so that a hash of two equal halves is nothing special.
 inline Fingerprint fingerprint(const Fingerprint& salt, const uint8_t hash[kHashBytes]) {
-  Fingerprint f;
-  std::memcpy(&f.lo, hash, 8);
-  std::memcpy(&f.hi, hash + 8, 8);
-  f.lo ^= salt.lo;
-  f.hi ^= salt.hi;
-  return f;
+  uint64_t w[4];
+  std::memcpy(w, hash, sizeof(w));
+  const uint64_t a = mix64(w[2] + mix64(w[3]));
+  const uint64_t b = w[1] ^ mix64(w[3] + a);
+  return {salt.lo ^ mix64(w[0] ^ a ^ mix64(b)), salt.hi ^ b};
 }
 
 PageHash string_hash(std::string_view text);

@@ -1,6 +1,6 @@
 // Frame format, codes and caps of both framed ports, and a bounds-checked reader / appending writer for bodies.
 //
-// The byte-by-byte specification is docs/protocol.md; tests/vectors/protocol_v1.json pins it. Nothing here does IO.
+// The byte-by-byte specification is docs/protocol.md; tests/vectors/protocol_v2.json pins it. Nothing here does IO.
 // All functions are thread-safe on distinct objects. Multi-byte fields are little-endian on the wire; the memcpy based
 // accessors below assume a little-endian CPU, which is asserted at compile time.
 #pragma once
@@ -21,8 +21,11 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 namespace wire {
 
 constexpr uint32_t kMagic = 0x3153564B;  // "KVS1"
-constexpr uint8_t kVersionMin = 1;
-constexpr uint8_t kVersionMax = 1;
+// Of the protocol, agreed on in HELLO. 2: fingerprints are made of the whole page hash.
+constexpr uint8_t kVersionMin = 2;
+constexpr uint8_t kVersionMax = 2;
+// Of the form of frames, in each header: peers of all protocol versions can read each other's HELLO, and refuse it.
+constexpr uint8_t kFrameVersion = 1;
 constexpr size_t kHeaderBytes = 24;
 constexpr size_t kReplyPrefixBytes = 16;
 constexpr uint16_t kFlagReply = 1;
@@ -99,7 +102,7 @@ constexpr uint8_t kPutHasTexts = 2;
 
 struct Header {
   uint32_t magic = kMagic;
-  uint8_t version = kVersionMax;
+  uint8_t version = kFrameVersion;
   uint8_t op = 0;
   uint16_t flags = 0;
   uint32_t request_id = 0;

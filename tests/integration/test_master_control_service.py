@@ -69,7 +69,8 @@ async def test_registration_tells_a_segment_where_to_go_on(
     ("changes", "code"),
     [
         ({"protocol_version": 0}, grpc.StatusCode.FAILED_PRECONDITION),
-        ({"protocol_version": 2}, grpc.StatusCode.FAILED_PRECONDITION),
+        ({"protocol_version": 1}, grpc.StatusCode.FAILED_PRECONDITION),
+        ({"protocol_version": 3}, grpc.StatusCode.FAILED_PRECONDITION),
         ({"segment_id": b"short"}, grpc.StatusCode.INVALID_ARGUMENT),
         ({"pool_id": bytes(16)}, grpc.StatusCode.INVALID_ARGUMENT),
         ({"host": ""}, grpc.StatusCode.INVALID_ARGUMENT),

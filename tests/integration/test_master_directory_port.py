@@ -54,7 +54,7 @@ async def test_hello_names_version_caps_and_cluster(master: MasterServer) -> Non
     peer = await DirectoryPeer.connect(master.directory_port)
     status, fields = await peer.call(Op.HELLO, protocol.HelloRequest(protocol.Role.CLIENT))
     hello = protocol.HelloReply.decode(fields)
-    assert (status, hello.version, hello.max_keys) == (Status.OK, 1, protocol.KEYS_MAX)
+    assert (status, hello.version, hello.max_keys) == (Status.OK, 2, protocol.KEYS_MAX)
     assert hello.peer_id == master.directory.state.cluster_id
     same = protocol.HelloRequest(protocol.Role.CLIENT, expected_peer=hello.peer_id)
     assert (await (await DirectoryPeer.connect(master.directory_port)).call(Op.HELLO, same))[0] is Status.OK
@@ -64,8 +64,8 @@ async def test_hello_names_version_caps_and_cluster(master: MasterServer) -> Non
 @pytest.mark.parametrize(
     ("op", "hello", "status"),
     [
-        (Op.HELLO, protocol.HelloRequest(1, min_version=2, max_version=9), Status.UNSUPPORTED_VERSION),
-        (Op.HELLO, protocol.HelloRequest(1, min_version=0, max_version=0), Status.UNSUPPORTED_VERSION),
+        (Op.HELLO, protocol.HelloRequest(1, min_version=1, max_version=1), Status.UNSUPPORTED_VERSION),
+        (Op.HELLO, protocol.HelloRequest(1, min_version=3, max_version=9), Status.UNSUPPORTED_VERSION),
         (Op.HELLO, protocol.HelloRequest(1, token="wrong"), Status.UNAUTHORIZED),
         (Op.HELLO, protocol.HelloRequest(1, expected_peer=b"x" * 16), Status.WRONG_PEER),
         (Op.HELLO, b"\x01\x01", Status.BAD_REQUEST),
@@ -101,7 +101,7 @@ async def test_another_frame_version_is_a_loud_typed_error(master: MasterServer)
     peer.writer.write(protocol.request_frame(Op.HELLO, 5, protocol.HelloRequest(1).encode(), version=2))
     header, prefix, _ = await peer.receive()
     assert (header.request_id, prefix.status) == (5, Status.UNSUPPORTED_VERSION)
-    assert "1 to 1" in prefix.text
+    assert "frame version 2" in prefix.text and "1 to 1" in prefix.text
     assert await peer.ended()
     assert metric(master, "kvstore_master_version_refusals_total", port="directory") == 1
 

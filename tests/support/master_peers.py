@@ -134,7 +134,7 @@ class SegmentPeer:
 
     def register(self, **changes: Any) -> Any:
         values = {
-            "protocol_version": 1,
+            "protocol_version": protocol.VERSION_MAX,
             "segment_id": self.segment_id,
             "pool_id": self.pool_id,
             "host": "127.0.0.1",

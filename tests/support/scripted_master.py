@@ -10,6 +10,7 @@ import grpc
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
 
+from kvstore_client.protocol import VERSION_MAX
 from kvstore_client.protocol.journal import JournalOp, decode_groups
 
 
@@ -75,7 +76,7 @@ class ScriptedMaster(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
         await self.answering.wait()
         yield pb.MasterMessage(
             registered=pb.Registered(
-                protocol_version=1,
+                protocol_version=VERSION_MAX,
                 segment_index=0,
                 durable_seq=self.durable_seq,
                 need_inventory=self.need_inventory,

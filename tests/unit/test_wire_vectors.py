@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore_client import protocol
+from kvstore_client import _native, protocol
 from kvstore_client.protocol import Status, WireError, journal
 from support import wire
+from support.wire import names
 
 VECTORS = Path(__file__).parents[1] / "vectors"
-DOCUMENT = json.loads((VECTORS / "protocol_v1.json").read_text())
+DOCUMENT = json.loads((VECTORS / "protocol_v2.json").read_text())
 MESSAGES = DOCUMENT["messages"]
 
 
@@ -49,7 +50,17 @@ def test_the_codec_reproduces_the_committed_vectors() -> None:
     maker = _maker()
     document = maker.document()
     assert json.loads(json.dumps(document)) == DOCUMENT
-    assert maker.flat(document) == (VECTORS / "protocol_v1.txt").read_text()
+    assert maker.flat(document) == (VECTORS / "protocol_v2.txt").read_text()
+
+
+@pytest.mark.parametrize("name", DOCUMENT["names"], ids=lambda name: name["page_hash"][:8])
+def test_names_are_those_of_the_vectors(name: dict[str, Any]) -> None:
+    ns = bytes.fromhex(name["namespace_id"])
+    assert _native.namespace_id(name["identity"].encode(), name["epoch"]) == ns
+    arguments = (ns, name["pool"], bytes.fromhex(name["shard"]), bytes.fromhex(name["page_hash"]))
+    assert _native.fingerprints(*arguments).hex() == name["fingerprint"]
+    assert names.fingerprint(*arguments).hex() == name["fingerprint"]
+    assert names.namespace_id(name["identity"].encode(), name["epoch"]) == ns
 
 
 def test_every_op_has_a_request_vector() -> None:

@@ -1,4 +1,4 @@
-"""Writes protocol_v1.json (every message of both ports) and protocol_v1.txt (the same frames, flat, for the
+"""Writes protocol_v2.json (every message of both ports) and protocol_v2.txt (the same frames, flat, for the
 C++ test).
 
 The committed files are the authority: a run of this script that changes them is a change of the protocol.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstore_client import protocol
-from kvstore_client._native import crc32c
+from kvstore_client._native import crc32c, fingerprints, namespace_id
 from kvstore_client.protocol import Op, Status, journal
 from support import wire
 
@@ -105,7 +105,7 @@ GOT = (
     wire.GetEntry(Status.LENGTH_MISMATCH, 0, 0, 0),
 )
 REPLIES: list[tuple[str, str, Op, protocol.ReplyPrefix, Any, int]] = [
-    ("hello", "both", Op.HELLO, OK_DIRECTORY, protocol.HelloReply(1, PEER, features=1), 0),
+    ("hello", "both", Op.HELLO, OK_DIRECTORY, protocol.HelloReply(2, PEER, features=1), 0),
     ("open_namespace", "directory", Op.OPEN_NAMESPACE, OK_DIRECTORY, protocol.NamespaceReply(NS, 4), 0),
     ("map", "directory", Op.MAP, OK_DIRECTORY, protocol.MapReply(SEGMENTS), 0),
     ("exists", "directory", Op.EXISTS, OK_DIRECTORY, wire.ExistsReply((True, False, True) * 3), 0),
@@ -169,6 +169,29 @@ GROUPS = (
 )
 
 
+# (identity, epoch, pool, shard, page hash)
+NAMES = (
+    (b'{"model":"m"}', 0, 0, wire.WHOLE_SHARD, bytes(32)),
+    (b'{"model":"m"}', 1, 0, wire.WHOLE_SHARD, bytes(32)),
+    (b'{"model":"m"}', 0, 1, SHARDS[1], bytes(range(32))),
+    (b'{"model":"m"}', 0, 1, SHARDS[1], bytes(range(16)) * 2),
+    (b'{"model":"m"}', 0, wire.STRING_POOL, wire.WHOLE_SHARD, b"\xff" * 32),
+)
+
+
+def _name(identity: bytes, epoch: int, pool: int, shard: bytes, page_hash: bytes) -> dict[str, Any]:
+    ns = namespace_id(identity, epoch)
+    return {
+        "identity": identity.decode(),
+        "epoch": epoch,
+        "namespace_id": ns.hex(),
+        "pool": pool,
+        "shard": shard.hex(),
+        "page_hash": page_hash.hex(),
+        "fingerprint": fingerprints(ns, pool, shard, page_hash).hex(),
+    }
+
+
 def plain(value: Any) -> Any:
     """Dataclasses and bytes as JSON can hold them: bytes become {"hex": ...}."""
     if isinstance(value, bytes):
@@ -214,6 +237,7 @@ def document() -> dict[str, Any]:
         "protocol_version": protocol.VERSION_MAX,
         "messages": vectors(),
         "journal": {"groups": plain(GROUPS), "hex": groups.hex()},
+        "names": [_name(*name) for name in NAMES],
     }
 
 
@@ -231,10 +255,10 @@ def flat(doc: dict[str, Any]) -> str:
 
 def main() -> None:
     doc = document()
-    (HERE / "protocol_v1.json").write_text(
+    (HERE / "protocol_v2.json").write_text(
         json.dumps(doc, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     )
-    (HERE / "protocol_v1.txt").write_text(flat(doc))
+    (HERE / "protocol_v2.txt").write_text(flat(doc))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,11 @@ from __future__ import annotations
 from enum import IntEnum
 
 MAGIC = 0x3153564B  # "KVS1" in memory order
-VERSION_MIN = 1
-VERSION_MAX = 1
+# Of the protocol, agreed on in HELLO and at attaching. 2: fingerprints are made of the whole page hash.
+VERSION_MIN = 2
+VERSION_MAX = 2
+# Of the form of frames, in each header: peers of all protocol versions can read each other's HELLO, and refuse it.
+FRAME_VERSION = 1
 HEADER_BYTES = 24
 FLAG_REPLY = 1
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from kvstore_client.protocol.codes import (
     BODY_BYTES_MAX,
     FLAG_REPLY,
+    FRAME_VERSION,
     MAGIC,
     PAYLOAD_BYTES_MAX,
-    VERSION_MAX,
     Status,
     WireError,
 )
@@ -29,7 +29,7 @@ class Header:
     body_bytes: int = 0
     payload_bytes: int = 0
     flags: int = 0
-    version: int = VERSION_MAX
+    version: int = FRAME_VERSION
 
     @property
     def is_reply(self) -> bool:
@@ -58,7 +58,7 @@ class Header:
         return Header(op, request_id, body_bytes, payload_bytes, flags, version)
 
 
-def request_frame(op: int, request_id: int, body: bytes, *, version: int = VERSION_MAX) -> bytes:
+def request_frame(op: int, request_id: int, body: bytes, *, version: int = FRAME_VERSION) -> bytes:
     """A whole request without payload."""
     return Header(op, request_id, len(body), 0, 0, version).encode() + body
 

@@ -25,7 +25,19 @@ from kvstore.common.tokens import TokenRole, Tokens, refusal_text
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.roles import Backend, Roles
 from kvstore_client import _native, protocol
-from kvstore_client.protocol import FLAG_REPLY, HEADER, HEADER_BYTES, MAGIC, PREFIX, Op, Status, WireError
+from kvstore_client.protocol import (
+    FLAG_REPLY,
+    FRAME_VERSION,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    PREFIX,
+    VERSION_MAX,
+    VERSION_MIN,
+    Op,
+    Status,
+    WireError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +206,7 @@ class DirectoryConnection(asyncio.Protocol):
             magic, version, op, flags, request_id, body_bytes, payload_bytes = HEADER.unpack_from(data, at)
             if (
                 magic != MAGIC
-                or version != protocol.VERSION_MAX
+                or version != FRAME_VERSION
                 or flags & FLAG_REPLY
                 or payload_bytes
                 or body_bytes > (protocol.BODY_BYTES_MAX if self._greeted else HELLO_BODY_BYTES_MAX)
@@ -221,9 +233,7 @@ class DirectoryConnection(asyncio.Protocol):
 
     def _reply(self, op: int, request_id: int, fields: bytes, keys: int = 0) -> None:
         prefix = PREFIX.pack(0, 0, 0, self._roles.backend.map_epoch)
-        header = HEADER.pack(
-            MAGIC, protocol.VERSION_MAX, op, FLAG_REPLY, request_id, len(prefix) + len(fields), 0
-        )
+        header = HEADER.pack(MAGIC, FRAME_VERSION, op, FLAG_REPLY, request_id, len(prefix) + len(fields), 0)
         self._out.append(header + prefix + fields)
         self._port.count(op, 0, keys)
         if len(fields) > WRITE_BUFFER_HIGH_BYTES // 4:
@@ -236,17 +246,17 @@ class DirectoryConnection(asyncio.Protocol):
 
     def _refuse_frame(self, magic: int, version: int, op: int, request_id: int) -> None:
         """A header that can't be a request of ours: what follows can't be told apart any more."""
-        if magic == MAGIC and not protocol.VERSION_MIN <= version <= protocol.VERSION_MAX:
-            self._refuse_version(op, request_id, f"frame version {version}")
+        if magic == MAGIC and version != FRAME_VERSION:
+            self._refuse_version(op, request_id, f"frame version {version}", FRAME_VERSION, FRAME_VERSION)
             return
         self._port.metrics.bad_frames.inc()
         log_event(logger, logging.WARNING, "bad_frame", peer=self._peer, magic=hex(magic), op=op)
         self.close()
 
-    def _refuse_version(self, op: int, request_id: int, what: str) -> None:
-        text = (
-            f"{what} is not spoken here: this master speaks {protocol.VERSION_MIN} to {protocol.VERSION_MAX}"
-        )
+    def _refuse_version(
+        self, op: int, request_id: int, what: str, low: int = VERSION_MIN, high: int = VERSION_MAX
+    ) -> None:
+        text = f"{what} is not spoken here: this master speaks {low} to {high}"
         self._port.metrics.version_refusals.labels("directory").inc()
         log_event(logger, logging.ERROR, "version_refused", peer=self._peer, text=text)
         self._refuse(op, request_id, Status.UNSUPPORTED_VERSION, text)
@@ -320,8 +330,10 @@ class DirectoryConnection(asyncio.Protocol):
             self._refuse(op, request_id, error.status, str(error))
             self.close()
             return
-        if hello.min_version > protocol.VERSION_MAX or hello.max_version < protocol.VERSION_MIN:
-            self._refuse_version(op, request_id, f"version {hello.min_version} to {hello.max_version}")
+        if hello.min_version > VERSION_MAX or hello.max_version < VERSION_MIN:
+            self._refuse_version(
+                op, request_id, f"protocol version {hello.min_version} to {hello.max_version}"
+            )
             return
         self._held = self._port.options.tokens.roles_of(hello.token)
         needed = _NEEDED.get(hello.role, TokenRole.ENGINE)
@@ -351,7 +363,7 @@ class DirectoryConnection(asyncio.Protocol):
         self._greeted = True
         if self._hello_timer is not None:
             self._hello_timer.cancel()
-        reply = protocol.HelloReply(min(hello.max_version, protocol.VERSION_MAX), cluster_id)
+        reply = protocol.HelloReply(min(hello.max_version, VERSION_MAX), cluster_id)
         self._reply(op, request_id, reply.encode())
 
     def _wait_for(self, op: int, request_id: int, work: Coroutine[Any, Any, protocol.NamespaceReply]) -> None:

@@ -18,7 +18,6 @@ void FrameConnection::fill_header(wire::Op op, size_t body_bytes, uint64_t paylo
                                   uint32_t* request_id, uint8_t out[wire::kHeaderBytes]) {
   *request_id = next_request_id_++;
   wire::Header header;
-  header.version = version_;
   header.op = static_cast<uint8_t>(op);
   header.request_id = *request_id;
   header.body_bytes = static_cast<uint32_t>(body_bytes);
@@ -93,7 +92,8 @@ NetStatus FrameConnection::receive_reply_with_descriptor(wire::Op op, uint32_t r
     if (status == NetStatus::kOk) {
       const wire::Header header = wire::decode_header(buffer_.data() + taken_);
       if (!header.is_reply() || header.op != static_cast<uint8_t>(op) || header.request_id != request_id ||
-          header.version != version_ || header.body_bytes > 2 * fields_hint_bytes + kBodySlackBytes ||
+          header.version != wire::kFrameVersion ||
+          header.body_bytes > 2 * fields_hint_bytes + kBodySlackBytes ||
           (header.payload_bytes > 0 && op != wire::Op::kGet))
         status = NetStatus::kProtocol;
       if (status == NetStatus::kOk)
@@ -166,7 +166,6 @@ NetStatus FrameConnection::hello(const HelloOptions& options, const PeerId& expe
       refusal_ = wire::Status::kWrongPeer;
       return NetStatus::kRefused;
     }
-    version_ = version;
   } catch (const wire::WireError&) {
     return NetStatus::kProtocol;
   }

@@ -81,7 +81,6 @@ class FrameConnection {
 
   std::shared_ptr<SocketCompanion> companion_;
   ClientSocket socket_;
-  uint8_t version_ = wire::kVersionMin;
   uint32_t next_request_id_ = 1;
   uint32_t features_ = 0;
   wire::Status refusal_ = wire::Status::kOk;

@@ -128,8 +128,8 @@ void ServerSession::forget_large_body() noexcept {
 bool ServerSession::decode_request_header(const uint8_t* header) {
   try {
     request_ = wire::decode_header(header);
-    if (request_.version < wire::kVersionMin || request_.version > wire::kVersionMax || request_.is_reply())
-      throw WireError(Status::kBadRequest, "frame of another version, or a reply");
+    if (request_.version != wire::kFrameVersion || request_.is_reply())
+      throw WireError(Status::kBadRequest, "frame of another form, or a reply");
   } catch (const WireError&) {
     context_.counters.bad_requests.fetch_add(1, std::memory_order_relaxed);
     return false;  // no telling what follows, so there is nothing to answer to

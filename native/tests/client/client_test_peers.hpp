@@ -91,7 +91,11 @@ inline bool answer_hello(int fd, const PeerId& peer_id = {}) {
   Request request;
   if (!read_request(fd, &request) || request.op() != wire::Op::kHello) return false;
   wire::Writer fields;
-  fields.u8(1).zeros(3).u32(wire::kKeysMax).u32(wire::kBodyBytesMax).u64(wire::kPayloadBytesMax);
+  fields.u8(wire::kVersionMax)
+      .zeros(3)
+      .u32(wire::kKeysMax)
+      .u32(wire::kBodyBytesMax)
+      .u64(wire::kPayloadBytesMax);
   fields.raw(peer_id.data(), peer_id.size()).u32(0);
   return send_reply(fd, request, wire::Status::kOk, fields);
 }

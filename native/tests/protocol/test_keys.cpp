@@ -1,4 +1,7 @@
+#include <cstring>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "base/sha256.hpp"
 #include "check.hpp"
@@ -49,6 +52,43 @@ TEST(fingerprints_of_different_coordinates_differ) {
   CHECK(fp(a, 0, kWholeShard) != fp(b, 0, kWholeShard));
   CHECK(fp(a, 0, kWholeShard) != fp(a, 1, kWholeShard));
   CHECK(fp(a, 0, kWholeShard) != fp(a, 0, other));
+}
+
+TEST(every_bit_of_a_page_hash_counts) {
+  const Fingerprint salt = fingerprint_salt(NamespaceId{1}, 0, kWholeShard);
+  std::set<std::pair<uint64_t, uint64_t>> seen;
+  const auto is_new = [&](const PageHash& hash) {
+    const Fingerprint f = fingerprint(salt, hash.data());
+    return seen.insert({f.lo, f.hi}).second;
+  };
+  PageHash hash = string_hash("page");
+  CHECK(is_new(hash));
+  for (size_t bit = 0; bit < 8 * kHashBytes; ++bit) {
+    hash[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
+    CHECK(is_new(hash));
+    hash[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
+  }
+  // Two equal halves, as of a byte repeated, must be nothing special.
+  for (int byte = 0; byte < 256; ++byte) {
+    hash.fill(static_cast<uint8_t>(byte));
+    CHECK(is_new(hash));
+  }
+}
+
+TEST(counters_for_page_keys_fill_a_table_evenly) {
+  const Fingerprint salt = fingerprint_salt(NamespaceId{1}, 0, kWholeShard);
+  constexpr uint32_t kKeys = 1 << 16;
+  for (const size_t at : {0, 4, 8, 12, 16, 20, 24, 28}) {
+    std::set<size_t> places;
+    for (uint32_t i = 0; i < kKeys; ++i) {
+      PageHash hash{};
+      std::memcpy(hash.data() + at, &i, sizeof(i));
+      const Fingerprint f = fingerprint(salt, hash.data());
+      places.insert(FingerprintHash()(f) % kKeys);
+    }
+    // Random keys fill 63 %.
+    CHECK(places.size() > kKeys * 6 / 10);
+  }
 }
 
 TEST(namespace_ids_change_with_epoch_and_identity) {

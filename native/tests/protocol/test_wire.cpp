@@ -26,7 +26,7 @@ struct Vector {
 };
 
 std::vector<Vector> vectors() {
-  std::ifstream in(std::string(KVSTORE_VECTORS_DIR) + "/protocol_v1.txt");
+  std::ifstream in(std::string(KVSTORE_VECTORS_DIR) + "/protocol_v2.txt");
   std::vector<Vector> all;
   for (std::string line; std::getline(in, line);) {
     std::istringstream words(line);
@@ -115,7 +115,7 @@ TEST(requests_written_field_by_field_are_the_vectors) {
   for (uint8_t i = 0; i < 16; ++i) peer[i] = i;
   for (int i = 0; i < 48; ++i) fps[i] = static_cast<uint8_t>(i * 7);
   wire::Writer hello;
-  hello.u8(1).u8(1).u8(static_cast<uint8_t>(wire::Role::kClient)).u8(0).u16(6).u16(8).raw(peer, 16);
+  hello.u8(2).u8(2).u8(static_cast<uint8_t>(wire::Role::kClient)).u8(0).u16(6).u16(8).raw(peer, 16);
   hello.raw("s3cret", 6).raw("engine-0", 8);
   CHECK(same(hello, vector_of("hello", "request")));
   wire::Writer exists;

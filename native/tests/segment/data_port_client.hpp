@@ -104,7 +104,7 @@ class DataClient {
     if (::connect(fd_, to, size) != 0)
       throw std::runtime_error("connect: " + std::string(std::strerror(errno)));
     wire::Writer hello;
-    hello.u8(1).u8(1).u8(1).u8(0).u16(0).u16(0).zeros(16);
+    hello.u8(wire::kVersionMin).u8(wire::kVersionMax).u8(1).u8(0).u16(0).u16(0).zeros(16);
     if (call(frame(wire::Op::kHello, hello)).status != wire::Status::kOk)
       throw std::runtime_error("HELLO was refused");
   }

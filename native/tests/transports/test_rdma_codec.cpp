@@ -15,7 +15,7 @@ namespace {
 
 // The body of a golden vector; of a reply without its prefix.
 std::vector<uint8_t> vector_body(const std::string& name, const std::string& kind) {
-  std::ifstream in(std::string(KVSTORE_VECTORS_DIR) + "/protocol_v1.txt");
+  std::ifstream in(std::string(KVSTORE_VECTORS_DIR) + "/protocol_v2.txt");
   for (std::string line; std::getline(in, line);) {
     std::istringstream words(line);
     std::vector<std::string> fields((std::istream_iterator<std::string>(words)), {});

@@ -120,7 +120,7 @@ class Peer:
         self.socket.close()
 
     def hello(
-        self, *, token: str = "", versions: tuple[int, int] = (1, 1), expected_peer: bytes = bytes(16)
+        self, *, token: str = "", versions: tuple[int, int] = (2, 2), expected_peer: bytes = bytes(16)
     ) -> Reply:
         secret = token.encode()
         body = struct.pack("<BBBBHH", *versions, 1, 0, len(secret), 4) + expected_peer + secret + b"test"

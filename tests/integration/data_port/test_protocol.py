@@ -42,7 +42,7 @@ def test_hello_tells_caps_and_the_pool_id(server: _native.DataServer) -> None:
     with Peer(("127.0.0.1", server.tcp_port), greet=False) as peer:
         reply = peer.hello()
     version, keys_max, body_max, payload_max, pool_id, features = struct.unpack("<B3xIIQ16sI", reply.fields)
-    assert (version, keys_max, body_max, payload_max) == (1, 65_536, 16 * MIB, 2048 * MIB)
+    assert (version, keys_max, body_max, payload_max) == (2, 65_536, 16 * MIB, 2048 * MIB)
     assert (pool_id, features) == (POOL_ID, 0)
 
 
@@ -55,7 +55,7 @@ def test_a_wrong_token_version_or_peer_is_refused_and_the_connection_closed(
         ({"token": ""}, UNAUTHORIZED),
         ({"token": "secreT"}, UNAUTHORIZED),
         ({"token": "secret!"}, UNAUTHORIZED),
-        ({"token": "secret", "versions": (2, 9)}, UNSUPPORTED_VERSION),
+        ({"token": "secret", "versions": (1, 1)}, UNSUPPORTED_VERSION),
         ({"token": "secret", "expected_peer": b"another-pool-id!"}, WRONG_PEER),
     ]
     for options, status in attempts:
