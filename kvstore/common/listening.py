@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import socket
 from collections.abc import Sequence
 
+from kvstore.common.names import look_up_patiently
 from kvstore_client.address import Address, check_listen_host
 
 BACKLOG = 1024
@@ -29,12 +29,12 @@ def listen_host(text: str) -> str:
 
 
 async def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """One for each address that a name stands for. `port` 0: a free one, the same for all. OSError names the address."""
+    """One for each address that a name stands for. `port` 0: a free one, the same for all. OSError names the address. Waits while
+    no name server answers."""
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        addresses = await look_up_patiently(
+            [Address(host, port)], purpose=f"listening on {host}", flags=socket.AI_PASSIVE
         )
-        addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
         return _on_one_port(addresses, port)
     except OSError as error:
         reason = error.strerror or str(error)

@@ -17,6 +17,7 @@ from kvstore.common.errors import FencedError, KvstoreError
 from kvstore.common.file_limit import raise_file_limit
 from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
+from kvstore.common.starting import finish_unless
 from kvstore.common.tokens import TokenRole
 from kvstore.master.directory import Directory
 from kvstore.master.ha.replica import Replica
@@ -236,7 +237,9 @@ async def run(settings: MasterSettings, on_listening: Callable[[MasterServer], N
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await server.start()
+    if not await finish_unless(stop, server.start()):
+        log_event(logger, logging.INFO, "master_stopped")
+        return
     if on_listening is not None:
         on_listening(server)
     waits = [asyncio.create_task(stop.wait()), asyncio.create_task(server.failed.wait())]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from kvstore.common.config.segment import SegmentSettings
 from kvstore.common.logs import log_event
+from kvstore.common.starting import finish_unless
 from kvstore.segment.errors import ClusterChanged
 from kvstore.segment.server import SegmentServer
 
@@ -42,7 +43,8 @@ async def _serve(
 ) -> None:
     """One life of the pool."""
     server = SegmentServer(settings)
-    await server.start()
+    if not await finish_unless(stopping, server.start()):
+        return
     failed = asyncio.create_task(server.failed())
     stopped = asyncio.create_task(stopping.wait())
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from kvstore.common.capacity import CapacityError, capacity_of
 from kvstore.common.config.segment import SegmentSettings
 from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
+from kvstore.common.names import look_up_patiently
 from kvstore.common.sizes import format_size
 from kvstore.common.tokens import TokenRole
 from kvstore.segment.attach_session import Registration
@@ -27,7 +29,7 @@ from kvstore.segment.identity import SegmentIdentity, new_pool_id
 from kvstore.segment.metrics import SegmentCollector
 from kvstore.segment.socket_path import default_unix_path, keep_unix_path, prepare_unix_path
 from kvstore_client._native import DataServer, PoolProgress, SegmentStore, data_port_options
-from kvstore_client.address import Address
+from kvstore_client.address import Address, is_wildcard
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +123,7 @@ class SegmentServer:
             )
             self._undo.push_async_callback(_end_task, asyncio.create_task(keeping, name="keep-unix-socket"))
 
-        advertise_host = _advertised_host(settings)
+        advertise_host = await _advertised_host(settings)
         control = ControlClient(
             settings.masters,
             Registration(
@@ -212,6 +214,8 @@ class SegmentServer:
     async def _open_data_port(self, store: SegmentStore, unix_path: str) -> DataServer:
         settings = self._settings
         try:
+            # The native side looks it up for good: here is the place to wait.
+            await look_up_patiently([Address(settings.host, settings.port)], purpose="the data port")
             return DataServer(
                 store,
                 tcp_host=settings.host,
@@ -292,14 +296,14 @@ async def _end_task(task: asyncio.Task[Any]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _advertised_host(settings: SegmentSettings) -> str:
-    master = settings.masters[0]
+async def _advertised_host(settings: SegmentSettings) -> str:
+    """What clients are told. Where that depends on the way to a master, its name is waited for."""
+    if settings.advertise_host or not is_wildcard(settings.host):
+        return settings.advertise_host or settings.host
+    masters = [Address.parse(master) for master in settings.masters]
+    found = await look_up_patiently(masters, purpose="the address to advertise", missing_too=True)
+    ours = [address for family, address in found if family == socket.AF_INET or settings.host != "0.0.0.0"]
     try:
-        return settings.advertise_host or advertised_host(settings.host, master)
+        return advertised_host(settings.host, str(Address(*ours[0][:2])) if ours else "")
     except NoAddressToAdvertise as error:
         raise SegmentStartError(str(error)) from error
-    except OSError as error:
-        raise SegmentStartError(
-            f"no route to master {master} ({error.strerror or error}), so the address that clients reach this segment "
-            "at is unknown: give it with --advertise-host"
-        ) from error

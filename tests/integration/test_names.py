@@ -16,6 +16,7 @@ import pytest
 from support import engine_worker
 from support.network_lab import LabHost, network_lab
 from support.processes import ServerProcess
+from support.waiting import wait_until
 
 HUB, STORE = "hub", "store"
 PAGES = 8
@@ -141,3 +142,35 @@ def test_a_server_that_listens_on_a_name_listens_on_all_of_its_addresses(store: 
         assert (
             store.engine(f"{'[::1]' if ':' in alone else alone}:{master['directory_port']}", "get") == PAGES
         )
+
+
+def test_a_segment_on_all_interfaces_waits_for_the_name_of_its_master(store: Store, names: Names) -> None:
+    names.say(other="127.0.0.1")
+    master = store.start_master("127.0.0.1")
+    segment = store.start_segment("0.0.0.0", "", f"late:{master['control_port']}")
+    wait_until(
+        lambda: '"event": "name_not_found"' in segment.log(), "it says what it waits for", STEP_TIMEOUT_S
+    )
+    names.say(late="127.0.0.1")
+    assert segment.wait_event("listening")["advertise_host"] == "10.77.1.2"
+    segment.wait_event("attached")
+    assert segment.log().count('"event": "name_not_found"') == 1
+
+
+def test_a_server_that_waits_for_a_name_stops_when_it_is_told_to(store: Store, names: Names) -> None:
+    segment = store.start_segment("0.0.0.0", "", "never:7441")
+    master = store.start(
+        "master",
+        "--host=never",
+        "--directory-port=0",
+        "--control-port=0",
+        "--http-port=0",
+        "--metadata=memory:",
+    )
+    for server in (segment, master):
+        wait_until(
+            lambda log=server.log: '"event": "name_not_found"' in log(),
+            "it waits for the name",
+            STEP_TIMEOUT_S,
+        )
+        assert server.stop() == 0

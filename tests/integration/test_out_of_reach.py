@@ -160,8 +160,8 @@ async def test_whoever_else_answers_is_told_apart(tmp_path: Path) -> None:
         for target, reason in expected.items():
             assert found.get(target, "").startswith(reason), target
             assert (target in found) == bool(reason), target
-        ((_, refused),) = await unreachable([Target("itself", ours)], "wrong", STEP_TIMEOUT_S)
-        assert "wrong token" in refused
+        # It can be reached, and clients may have other tokens than the operator.
+        assert await unreachable([Target("itself", ours)], "another", STEP_TIMEOUT_S) == []
     finally:
         mute.close()
         stranger.close()

@@ -26,6 +26,7 @@ from kvstore.cli.admin.views import View, known, role_name
 from kvstore.cli.errors import EXIT_FAILED, fail
 from kvstore.cli.settings_options import with_settings_options
 from kvstore.common.config.admin import AdminSettings
+from kvstore.common.tokens import TokenRole
 from kvstore.v1 import admin_pb2 as pb
 from kvstore_client.address import Address
 from kvstore_client.protocol import SegmentState
@@ -170,7 +171,7 @@ def _reach_problems(out_of_reach: OutOfReach) -> list[str]:
     more = f" and {len(out_of_reach) - NAMED_MAX} more" if len(out_of_reach) > NAMED_MAX else ""
     return [
         f"clients here can't use {named}{more}: is something in between that closes the port (firewall, network "
-        "policy), is the --advertise-host right, do all have the same token?"
+        "policy), is the --advertise-host right?"
     ]
 
 

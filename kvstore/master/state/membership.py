@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
+from kvstore.common.reachability import address_doubt
 from kvstore.master.metadata.store import Delete, Op, Put
 from kvstore.master.state import layout
 from kvstore.master.state.changes import DrainStored, Registration, SegmentDropped, SegmentRegistered
