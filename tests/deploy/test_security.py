@@ -167,8 +167,13 @@ def test_the_example_of_an_engine_carries_the_label() -> None:
 
 @each_store
 def test_only_servers_and_tools_reach_the_control_port(objects: list[Object]) -> None:
-    for server in ("DaemonSet/kvstore-segment", "StatefulSet/kvstore-master"):
-        assert open_ports(objects, "StatefulSet/kvstore-master", labels_of(objects, server)) == {"control"}
+    segment, master = (
+        labels_of(objects, name) for name in ("DaemonSet/kvstore-segment", "StatefulSet/kvstore-master")
+    )
+    assert open_ports(objects, "StatefulSet/kvstore-master", segment) == {"control"}
+    # Masters for `kvstore admin status` in their containers, which looks with a client's eyes.
+    assert open_ports(objects, "StatefulSet/kvstore-master", master) == {"directory", "control"}
+    assert open_ports(objects, "DaemonSet/kvstore-segment", master) == {"data"}
     assert open_ports(objects, "StatefulSet/kvstore-master", TOOL) == {"directory", "control"}
     assert open_ports(objects, "StatefulSet/kvstore-master", TOOL, {"kvstore/clients": "true"}) == set()
 
@@ -202,7 +207,8 @@ def test_servers_may_call_whom_they_need_and_whoever_they_call_lets_them_in(obje
     calls = {
         ("DaemonSet/kvstore-segment", "StatefulSet/kvstore-master"): {"control"},
         ("StatefulSet/kvstore-master", "StatefulSet/kvstore-etcd"): {"etcd-client"},
-        ("StatefulSet/kvstore-master", "StatefulSet/kvstore-master"): {"control"},
+        ("StatefulSet/kvstore-master", "StatefulSet/kvstore-master"): {"directory", "control"},
+        ("StatefulSet/kvstore-master", "DaemonSet/kvstore-segment"): {"data"},
         ("StatefulSet/kvstore-etcd", "StatefulSet/kvstore-etcd"): {"etcd-client", "etcd-peer"},
     }
     names = {object_name(item) for item in workloads(objects)}
