@@ -58,6 +58,16 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput[LOCKS] = directory
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """On a worker: gives it a folder with a short name. A unix socket's path has 107 bytes at most, and xdist would have
+    all tmp_path begin with PATH/popen-gw1.
+    """
+    if hasattr(config, "workerinput") and config.option.basetemp:
+        usual = Path(config.option.basetemp)
+        config.option.basetemp = str(usual.with_name(usual.name.removeprefix("popen-gw")))
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     directory = getattr(config, LOCKS, None)
     if directory is not None:

@@ -91,6 +91,7 @@ def test_up_brings_a_store_that_works_and_the_flags_that_attach_sglang_to_it(
         assert namespace.get("k") == pages.content("k")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_everything_within_seconds(
     start_up: Callable[..., Up], number: signal.Signals
