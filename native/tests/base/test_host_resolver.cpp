@@ -264,7 +264,8 @@ TEST(the_systems_resolver_is_asked_for_every_family_of_local_names) {
   CHECK(resolver.resolve("nowhere", 7, soon()).empty());
 }
 
-#ifndef __SANITIZE_THREAD__  // it knows no threads in the child of a process with threads
+// The sanitizers start threads under locks of their own, which a fork in the middle leaves held in the child for good.
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 TEST(a_forked_child_looks_names_up_although_the_parent_was_in_the_middle_of_it) {
   CHECK(HostResolver::process().resolve("hang", 7, Deadline::after_ms(50)).empty());
   std::atomic<bool> done{false};
