@@ -51,7 +51,7 @@ def test_the_sdist_holds_what_a_build_needs_and_no_build_output(sdist_tree: Path
     needed = {"pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "proto/kvstore/v1/control.proto"}
     assert needed <= files
     assert any(name.startswith("native/segment/") for name in files)
-    assert any(name.startswith("native/client/transports/") for name in files)
+    assert any(name.startswith("native/transports/") for name in files)
     strays = [
         name
         for name in files
