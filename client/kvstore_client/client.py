@@ -169,7 +169,9 @@ class Client:
         self._native.close()
 
     def _troubles(self) -> dict[str, Trouble]:
-        return {subject: Trouble(kind, said) for subject, kind, said, _ in self._native.troubles()}
+        return {
+            subject: Trouble.of(subject, kind, said) for subject, kind, said, _ in self._native.troubles()
+        }
 
     def _say_troubles(self) -> None:
         """After each call: cheap while nothing has changed."""

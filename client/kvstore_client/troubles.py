@@ -10,28 +10,30 @@ from kvstore_client.throttle import ThrottledLog
 _NAMED_MAX = 4
 """Peers that one line names; the rest it counts."""
 
-_DIRECTORY_PORT = "7440 is a master's directory port, 7441 and 7442 are not"
+_MASTER_PORTS = "7440 is a master's directory port, 7441 and 7442 are not"
+_PORT_KINDS = ("unreachable", "no_answer", "not_ours", "refused")
+"""What a client sees that was given another of a master's ports."""
 
 # Kind (native/.../peer_troubles.hpp) -> what it is, and what to do.
 TROUBLES = {
     "unresolved": ("its name has no address", "check the spelling, and the name server"),
     "unreachable": (
         "nothing listens there, or there is no way to it",
-        f"is it running, and is that its address and port? {_DIRECTORY_PORT}",
+        "is it running, and is that its address and port?",
     ),
     "no_answer": (
         "it does not answer in time",
-        f"is it overloaded, stopped, behind a firewall, or another port? {_DIRECTORY_PORT}",
+        "is it overloaded, stopped, behind a firewall, or another port?",
     ),
     "closed": ("it closed the connection", "its own log says why"),
-    "not_ours": ("what answers there does not speak the protocol", f"is that its port? {_DIRECTORY_PORT}"),
+    "not_ours": ("what answers there does not speak the protocol", "is that its port?"),
     "unauthorized": ("it refuses the token", "give the secret of this cluster as token_file or token"),
     "version": ("it speaks another version of the protocol", "run the same release on all sides"),
     "wrong_peer": (
         "another segment listens there than the masters say",
         "has it restarted? that heals by itself",
     ),
-    "refused": ("it refuses", f"its own log says more; is that its port? {_DIRECTORY_PORT}"),
+    "refused": ("it refuses", "its own log says more; is that its port?"),
     "not_serving": ("no master serves", "see `kvstore admin status`"),
     "no_room": (
         "no segment has room for what was put",
@@ -46,10 +48,20 @@ class Trouble(NamedTuple):
     kind: str
     said: str
     """What the peer said itself, if anything."""
+    hint: str = ""
+    """What helps with this peer in particular."""
+
+    @staticmethod
+    def of(subject: str, kind: str, said: str) -> "Trouble":
+        """What is wrong with `subject`, "master HOST:PORT" or "segment ADDRESS"."""
+        given_port = subject.startswith("master ") and kind in _PORT_KINDS
+        return Trouble(kind, said, _MASTER_PORTS if given_port else "")
 
     def __str__(self) -> str:
         what, remedy = TROUBLES[self.kind]
-        return f"{what}{f' ({self.said})' if self.said else ''}: {remedy}"
+        return (
+            f"{what}{f' ({self.said})' if self.said else ''}: {remedy}{f' {self.hint}' if self.hint else ''}"
+        )
 
 
 class TroubleLog:

@@ -55,3 +55,9 @@ def test_a_peer_that_comes_and_goes_does_not_fill_the_log(
         log.update({"master a:1": UNREACHABLE})
         log.update({})
     assert len(lines(caplog)) == 2
+
+
+def test_the_remedy_names_the_ports_of_masters_for_masters_alone() -> None:
+    assert "7440" in str(Trouble.of("master a:7442", "no_answer", ""))
+    assert "7440" not in str(Trouble.of("segment a:7450", "no_answer", ""))
+    assert "7440" not in str(Trouble.of("master a:7440", "unauthorized", ""))
