@@ -36,8 +36,8 @@ TROUBLES = {
     "refused": ("it refuses", "its own log says more; is that its port?"),
     "not_serving": ("no master serves", "see `kvstore admin status`"),
     "no_room": (
-        "no segment has room for what was put",
-        "see `kvstore admin status`; more memory, or a shorter pin_ms",
+        "no segment has room for what was put, or none is there",
+        "see `kvstore admin status`; start a segment, more memory, or a shorter pin_ms",
     ),
 }
 

@@ -11,12 +11,24 @@ from kvstore.common.sizes import format_size, parse_size
 AUTO_FRACTION = 0.25
 AUTO_BYTES_MAX = 64 << 30
 CAPACITY_BYTES_MIN = 1 << 20
+CAPACITY_BYTES_MAX = 1 << 50  # a petabyte: more is a slip of the keyboard
 # What the process and its neighbours need besides the pool: interpreter, index, page tables, socket buffers.
 RESERVED_FRACTION = 0.05
 
 
 class CapacityError(KvstoreError):
     """A pool that does not fit into this machine's memory."""
+
+
+def check_capacity(text: str) -> str:
+    """The text, a size or 'auto'. ValueError when no pool can have that size."""
+    if text != "auto":
+        wanted_bytes = parse_size(text)
+        if not CAPACITY_BYTES_MIN <= wanted_bytes <= CAPACITY_BYTES_MAX:
+            raise ValueError(
+                f"a pool has {format_size(CAPACITY_BYTES_MIN)} to {format_size(CAPACITY_BYTES_MAX)}, not {text}"
+            )
+    return text
 
 
 def auto_capacity(available_bytes: int) -> int:

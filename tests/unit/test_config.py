@@ -13,10 +13,11 @@ from kvstore.common.config import SECTIONS
 from kvstore.common.config.admin import AdminSettings
 from kvstore.common.config.environment import unknown_variables
 from kvstore.common.config.load import ConfigurationError, Loaded, check_file, known_variables, load
-from kvstore.common.config.master import MasterSettings
+from kvstore.common.config.master import METADATA_SCHEMES, MasterSettings
 from kvstore.common.config.schema import Declaration, Settings, declarations
 from kvstore.common.config.segment import SegmentSettings
 from kvstore.common.config.up import UpSettings
+from kvstore.master.metadata.registry import metadata_schemes
 from kvstore.master.state.placement import POLICIES
 from kvstore_client._native import SegmentStore
 
@@ -195,7 +196,8 @@ def test_a_secret_that_cannot_be_used_is_not_repeated(tmp_path: Path) -> None:
         ({"host": "a:7450"}, "the port has an option of its own"),
         ({"advertise_host": "0.0.0.0"}, "listens on, not where it is reached"),
         ({"capacity": "many"}, "not a size"),
-        ({"capacity": "1"}, "smallest pool is 1.0 MiB"),
+        ({"capacity": "1"}, "a pool has 1.0 MiB to "),
+        ({"capacity": "99999999TiB"}, "a pool has 1.0 MiB to .*, not 99999999TiB"),
         ({"port": "70000"}, "less than or equal to 65535, not '70000'"),
         ({"port": "many"}, "valid integer.*, not 'many'"),
         ({"high_watermark": "0.5", "low_watermark": "0.6"}, r"must not exceed .*\(--low-watermark; --high-"),
@@ -354,16 +356,44 @@ def test_the_bounds_of_a_number_are_accepted_and_what_lies_beyond_is_not(declare
         for name, step in (("ge", -1), ("le", 1)):
             bound = getattr(constraint, name, None)
             if bound is not None:
-                given(settings_class, {declared.name: str(bound)} | watermark_below(declared.name))
+                given(settings_class, {declared.name: str(bound)} | what_must_fit(declared.name))
                 (fault,) = faults(settings_class, {declared.name: str(bound + step)})
                 assert f"equal to {f'{bound:g}' if isinstance(bound, float) else bound}" in fault
 
 
-def watermark_below(name: str) -> dict[str, str | None]:
-    return {"high_watermark": "1"} if name == "low_watermark" else {}
+def what_must_fit(name: str) -> dict[str, str | None]:
+    """Other settings that the bound of this one goes with."""
+    return {
+        "low_watermark": {"high_watermark": "1"},
+        "heartbeat_interval_ms": {"heartbeat_timeout_s": "120"},
+    }.get(name, {})
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"metadata": "rockdb:///x"}, "names no kind of store: rocksdb:///DIRECTORY or etcd://"),
+        ({"metadata": "/var/lib/kvstore"}, "names no kind of store"),
+        ({"metadata": "etcd://"}, "names no etcd"),
+        ({"heartbeat_timeout_s": "0.01"}, r"must be at least 2 times heartbeat_interval_ms \(1000\)"),
+        ({"directory_port": "7441"}, r"directory_port \(7441\), control_port \(7441\) .* must differ"),
+    ],
+)
+def test_what_no_master_could_work_with_is_refused_before_it_starts(
+    values: dict[str, str | None], text: str
+) -> None:
+    (fault,) = faults(MasterSettings, values)
+    assert re.search(text, fault) and "\n" not in fault
+    given(MasterSettings, {"directory_port": "0", "control_port": "0", "http_port": "0"})
+
+
+def test_a_pool_that_no_segment_could_have_is_refused_by_up_too() -> None:
+    (fault,) = faults(UpSettings, {"size": "8"})
+    assert "a pool has 1.0 MiB to" in fault
 
 
 def test_the_choices_are_those_that_the_code_has(tmp_path: Path) -> None:
+    assert set(METADATA_SCHEMES) == set(metadata_schemes())
     choices = {f"{d.section}.{d.name}": d.choices for d in EVERY_SETTING}
     assert set(choices["master.placement_policy"]) == set(POLICIES)
     for policy in choices["segment.eviction_policy"]:

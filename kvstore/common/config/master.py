@@ -11,6 +11,11 @@ from kvstore.common.config.schema import setting, shown_state_directory, state_d
 from kvstore.common.config.servers import MASTER_HTTP_PORT, ListenHost, PeerHost, Port, ServerSettings
 from kvstore_client.address import CONTROL_PORT, DIRECTORY_PORT, is_wildcard
 
+METADATA_SCHEMES = ("etcd", "memory", "rocksdb")
+"""The kinds of metadata stores; `kvstore.master.metadata.registry` makes them."""
+BEATS_MISSED_MIN = 2
+"""Heartbeats that may be late before a segment is suspect: with fewer, ordinary jitter makes all of them so."""
+
 
 class MasterSettings(ServerSettings):
     section: ClassVar[str] = "master"
@@ -96,6 +101,37 @@ class MasterSettings(ServerSettings):
     @classmethod
     def _in_the_state_directory(cls, value: Any) -> Any:
         return f"rocksdb://{quote(str(state_directory('master')))}" if value is None else value
+
+    @field_validator("metadata")
+    @classmethod
+    def _check_metadata(cls, value: str) -> str:
+        scheme, colon, rest = value.partition(":")
+        if not colon or scheme not in METADATA_SCHEMES:
+            raise ValueError(
+                f"{value!r} names no kind of store: rocksdb:///DIRECTORY or etcd://HOST,HOST,HOST"
+            )
+        if scheme == "etcd" and not rest.strip("/"):
+            raise ValueError(f"{value!r} names no etcd: etcd://HOST,HOST,HOST")
+        return value
+
+    @model_validator(mode="after")
+    def _check_heartbeats(self) -> MasterSettings:
+        if self.heartbeat_timeout_s * 1000 < BEATS_MISSED_MIN * self.heartbeat_interval_ms:
+            raise ValueError(
+                f"heartbeat_timeout_s ({self.heartbeat_timeout_s:g}) must be at least {BEATS_MISSED_MIN} times "
+                f"heartbeat_interval_ms ({self.heartbeat_interval_ms})"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_ports(self) -> MasterSettings:
+        ports = [port for port in (self.directory_port, self.control_port, self.http_port) if port > 0]
+        if len(set(ports)) < len(ports):
+            raise ValueError(
+                f"directory_port ({self.directory_port}), control_port ({self.control_port}) and http_port "
+                f"({self.http_port}) must differ"
+            )
+        return self
 
     @model_validator(mode="after")
     def _reachable(self) -> MasterSettings:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from kvstore.common.capacity import CAPACITY_BYTES_MIN
+from kvstore.common.capacity import check_capacity
 from kvstore.common.config.schema import setting, shown_state_directory, state_directory
 from kvstore.common.config.servers import (
     DATA_PORT,
@@ -18,7 +18,6 @@ from kvstore.common.config.servers import (
     Port,
     ServerSettings,
 )
-from kvstore.common.sizes import format_size, parse_size
 from kvstore_client.address import CONTROL_PORT
 
 
@@ -116,9 +115,7 @@ class SegmentSettings(ServerSettings):
     @field_validator("capacity")
     @classmethod
     def _check_capacity(cls, value: str) -> str:
-        if value != "auto" and parse_size(value) < CAPACITY_BYTES_MIN:
-            raise ValueError(f"the smallest pool is {format_size(CAPACITY_BYTES_MIN)}, not {value}")
-        return value
+        return check_capacity(value)
 
     @field_validator("data_dir", mode="before")
     @classmethod

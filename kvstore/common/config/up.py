@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import field_validator
 
+from kvstore.common.capacity import check_capacity
 from kvstore.common.config.schema import Settings, setting, shown_state_directory, state_directory
 from kvstore.common.config.servers import (
     DATA_PORT,
@@ -17,7 +18,6 @@ from kvstore.common.config.servers import (
     PeerHost,
     Port,
 )
-from kvstore.common.sizes import parse_size
 from kvstore_client.address import CONTROL_PORT, DIRECTORY_PORT
 
 
@@ -69,9 +69,7 @@ class UpSettings(Settings):
     @field_validator("size")
     @classmethod
     def _check_size(cls, value: str) -> str:
-        if value != "auto":
-            parse_size(value)
-        return value
+        return check_capacity(value)
 
     @field_validator("data_dir", mode="before")
     @classmethod

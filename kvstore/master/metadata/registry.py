@@ -16,6 +16,11 @@ _FACTORIES = {
 }
 
 
+def metadata_schemes() -> tuple[str, ...]:
+    """The kinds of stores there are."""
+    return tuple(_FACTORIES)
+
+
 def scheme_of(uri: str) -> str:
     """What kind of store it names."""
     return uri.partition(":")[0]
