@@ -8,7 +8,8 @@ from typing import Any
 
 from kvstore_client.config import CLIENT_OPTIONS, ClientConfig, environment_of_client
 from kvstore_client.errors import ConfigError
-from kvstore_client.options import Option, Source, nearest, options_of, resolve, text
+from kvstore_client.options import Option, Source, options_of, resolve, text
+from kvstore_client.suggestions import nearest
 
 logger = logging.getLogger("hicache_adapter")
 

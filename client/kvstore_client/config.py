@@ -13,7 +13,6 @@ from kvstore_client.options import (
     Source,
     arguments,
     choice,
-    did_you_mean,
     environment,
     flag,
     integer,
@@ -22,6 +21,8 @@ from kvstore_client.options import (
     text,
 )
 from kvstore_client.protocol import NAME_BYTES_MAX, PIN_MS_MAX, TOKEN_BYTES_MAX
+from kvstore_client.suggestions import did_you_mean
+from kvstore_client.tokens import engine_secret
 
 MASTERS_MAX = 64
 MASTERS_VARIABLE = "KVSTORE_MASTERS"
@@ -54,7 +55,9 @@ class ClientConfig:
         is_secret=True,
     )
     token_file: str = text(
-        _PATH_BYTES_MAX, "file that holds the cluster's secret", variable="KVSTORE_TOKEN_FILE"
+        _PATH_BYTES_MAX,
+        "file that holds the cluster's secret; of lines with roles the one for engines counts",
+        variable="KVSTORE_TOKEN_FILE",
     )
     name: str = text(NAME_BYTES_MAX, "what masters and segments call this client in their logs")
     same_host: bool = flag(True, "use shared memory for segments on the same host")
@@ -137,19 +140,11 @@ def _token(options: Mapping[str, Option], sources: Sequence[Source]) -> str:
         if source.has("token_file"):
             path = source.value_of(options["token_file"])
             origin = source.origin("token_file")
-            return str(options["token"].check(_read_token(path, origin), f"the file {path!r}"))
+            try:
+                return engine_secret(path)
+            except ValueError as error:
+                raise ConfigError("token_file", str(error), origin) from None
     return ""
-
-
-def _read_token(path: str, origin: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            token = file.read(TOKEN_BYTES_MAX + 2).strip()
-    except (OSError, ValueError) as error:
-        raise ConfigError("token_file", f"{path!r} can't be read: {error}", origin) from error
-    if not token:
-        raise ConfigError("token_file", f"{path!r} is empty", origin)
-    return token
 
 
 def parse_masters(masters: MasterList, origin: str = "") -> tuple[Address, ...]:

@@ -5,19 +5,16 @@ engine's configuration and the documentation all go by the declaration.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from kvstore_client.errors import ConfigError
+from kvstore_client.service_links import is_service_link
+from kvstore_client.suggestions import did_you_mean
 
 ENVIRONMENT_PREFIX = "KVSTORE_CLIENT_"
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
-# What Kubernetes sets for a service named kvstore-client in the pod's namespace.
-_SERVICE_LINK = re.compile(
-    r"(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
-)
 
 
 @dataclass(frozen=True)
@@ -159,7 +156,7 @@ def environment(options: Mapping[str, Option], environ: Mapping[str, str]) -> So
     names = {option.environment: name for name, option in options.items()}
     for variable in environ:
         if variable.startswith(ENVIRONMENT_PREFIX) and variable not in names and environ[variable]:
-            if _SERVICE_LINK.fullmatch(variable.removeprefix(ENVIRONMENT_PREFIX)):
+            if is_service_link(variable, environ[variable]):
                 continue
             raise ConfigError(variable, f"no such environment variable{did_you_mean(variable, names)}")
     found = {name: environ[variable] for variable, name in names.items() if variable in environ}
@@ -174,21 +171,3 @@ def resolve(options: Mapping[str, Option], sources: Sequence[Source]) -> dict[st
         if source is not None:
             values[name] = source.value_of(option)
     return values
-
-
-def nearest(name: str, known: Sequence[str]) -> str | None:
-    """The known name that somebody who wrote `name` may have meant."""
-    bare, wanted = {_bare(candidate): candidate for candidate in known}, _bare(name)
-    longer = [candidate for candidate in bare if len(wanted) >= 5 and candidate.startswith(wanted)]
-    found = longer if len(longer) == 1 else get_close_matches(wanted, list(bare), n=1, cutoff=0.8)
-    return bare[found[0]] if found else None
-
-
-def did_you_mean(name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    """The end of a message about an unknown name."""
-    meant = nearest(name, list(known))
-    return f"; did you mean {meant}?" if meant else f"; there are {', '.join(sorted(known))}"
-
-
-def _bare(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -22,11 +22,10 @@ from kvstore.cli.sglang_flags import LAYOUT_FLAGS, as_shell, sglang_flags
 from kvstore.cli.supervisor import Announcement, ChildFailed, ChildSpec, Supervisor
 from kvstore.common.advertised_host import NoAddressToAdvertise, advertised_host
 from kvstore.common.capacity import CapacityError, capacity_of
-from kvstore.common.config.load import read_secret
 from kvstore.common.config.up import UpSettings
-from kvstore.common.control_metadata import check_token
 from kvstore.common.sizes import format_size
 from kvstore_client.address import Address, is_wildcard
+from kvstore_client.tokens import check_token, read_secret
 
 MASTER_START_TIMEOUT_S = 30.0
 SEGMENT_START_TIMEOUT_S = 30.0

@@ -16,14 +16,6 @@ AUTHORIZATION = "authorization"
 _SCHEME = "Bearer "
 
 
-def check_token(token: str) -> None:
-    """ValueError for what gRPC can't carry as it is: metadata holds visible ASCII, and trims blanks."""
-    if not all("!" <= character <= "~" for character in token):
-        raise ValueError(
-            "a token consists of visible ASCII characters without blanks; `openssl rand -hex 32` makes one"
-        )
-
-
 def token_metadata(token: str) -> tuple[tuple[str, str], ...]:
     """What a caller sends along; nothing without a token."""
     return ((AUTHORIZATION, _SCHEME + token),) if token else ()

@@ -18,7 +18,6 @@ from kvstore.common.file_limit import raise_file_limit
 from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
 from kvstore.common.starting import finish_unless
-from kvstore.common.tokens import TokenRole
 from kvstore.master.directory import Directory
 from kvstore.master.ha.replica import Replica
 from kvstore.master.metadata.registry import metadata_store, scheme_of
@@ -36,6 +35,7 @@ from kvstore.master.state.membership import MembershipLimits
 from kvstore.master.state.placement import POLICIES
 from kvstore.master.state.segment_logs import LogLimits
 from kvstore_client.address import Address
+from kvstore_client.tokens import TokenRole
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,6 @@ from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
 from kvstore.common.names import look_up_patiently
 from kvstore.common.sizes import format_size
-from kvstore.common.tokens import TokenRole
 from kvstore.segment.attach_session import Registration
 from kvstore.segment.control_client import ControlClient
 from kvstore.segment.errors import SegmentStartError
@@ -30,6 +29,7 @@ from kvstore.segment.metrics import SegmentCollector
 from kvstore.segment.socket_path import default_unix_path, keep_unix_path, prepare_unix_path
 from kvstore_client._native import DataServer, PoolProgress, SegmentStore, data_port_options
 from kvstore_client.address import Address, is_wildcard
+from kvstore_client.tokens import TokenRole
 
 logger = logging.getLogger(__name__)
 

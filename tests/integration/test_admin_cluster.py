@@ -13,7 +13,6 @@ from kvstore.v1 import admin_pb2 as pb
 
 from kvstore.cli.admin.cluster import Cluster, listed
 from kvstore.cli.admin.failures import EXIT_UNREACHABLE, AdminFailure
-from kvstore.common.tokens import Tokens
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.ports.admin_service import AboutMaster, AdminService
 from kvstore.master.ports.control_port import ControlPort, TokenInterceptor
@@ -21,6 +20,7 @@ from kvstore.master.ports.control_service import ControlService
 from kvstore.master.roles import Roles, Standby
 from kvstore.master.server import MasterServer
 from kvstore.master.state.replay import Replay
+from kvstore_client.tokens import Tokens
 from support.etcd_server import free_ports
 from support.master_peers import SegmentPeer, settings
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kvstore.common.config.master import MasterSettings
-from kvstore.common.control_metadata import check_token, presented_token, token_metadata
+from kvstore.common.control_metadata import presented_token, token_metadata
+from kvstore_client.tokens import check_token
 
 
 def test_what_a_caller_sends_is_what_the_master_reads() -> None:

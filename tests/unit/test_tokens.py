@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.common.tokens import ALL_ROLES, TOKENS_MAX, TokenRole, Tokens
+from kvstore_client.tokens import ALL_ROLES, TOKENS_MAX, TokenRole, Tokens
 
 NOTHING: frozenset[TokenRole] = frozenset()
 

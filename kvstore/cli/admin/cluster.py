@@ -17,9 +17,9 @@ from kvstore.cli.admin.views import role_name
 from kvstore.cli.errors import EXIT_USAGE, fail
 from kvstore.common.config.admin import AdminSettings
 from kvstore.common.control_metadata import LEADER_ROLE, refusing_role, token_metadata
-from kvstore.common.tokens import TokenRole
 from kvstore.v1 import admin_pb2 as pb
 from kvstore.v1 import admin_pb2_grpc
+from kvstore_client.tokens import TokenRole
 
 T = TypeVar("T")
 

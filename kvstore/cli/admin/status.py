@@ -26,10 +26,10 @@ from kvstore.cli.admin.views import View, known, role_name
 from kvstore.cli.errors import EXIT_FAILED, fail
 from kvstore.cli.settings_options import with_settings_options
 from kvstore.common.config.admin import AdminSettings
-from kvstore.common.tokens import TokenRole
 from kvstore.v1 import admin_pb2 as pb
 from kvstore_client.address import Address
 from kvstore_client.protocol import SegmentState
+from kvstore_client.tokens import TokenRole
 
 SEGMENT_STATES = ("live", "suspect", "draining", "gone")
 NAMED_MAX = 5

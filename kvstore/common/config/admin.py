@@ -8,8 +8,8 @@ from pydantic import SecretStr
 
 from kvstore.common.config.schema import setting
 from kvstore.common.config.servers import ControlAddresses, TokenSettings
-from kvstore.common.tokens import TOKENS_BYTES_MAX
 from kvstore_client.address import CONTROL_PORT
+from kvstore_client.tokens import TOKENS_BYTES_MAX
 
 
 class AdminSettings(TokenSettings):

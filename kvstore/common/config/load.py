@@ -16,16 +16,11 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from kvstore.common.config import SECTIONS
-from kvstore.common.config.environment import (
-    CONFIG_VARIABLE,
-    OTHER_VARIABLES,
-    PREFIX,
-    is_service_link,
-    unknown_variables,
-)
+from kvstore.common.config.environment import CONFIG_VARIABLE, OTHER_VARIABLES, PREFIX, unknown_variables
 from kvstore.common.config.file import ConfigFile, Given, read_config_file
 from kvstore.common.config.schema import Settings, declarations
-from kvstore.common.tokens import TOKENS_BYTES_MAX
+from kvstore_client.service_links import is_service_link
+from kvstore_client.tokens import read_secret
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
@@ -94,18 +89,6 @@ def check_file(path: Path) -> tuple[list[str], int]:
 def _line(fault: str) -> int:
     found = re.match(r"[^:]*:([0-9]+):", fault)
     return int(found[1]) if found else 0
-
-
-def read_secret(path: str) -> str:
-    """The secret that a file holds. ValueError."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            secret = file.read(TOKENS_BYTES_MAX + 1).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from error
-    if not secret:
-        raise ValueError(f"{path} is empty: write the secret into it")
-    return secret
 
 
 def _from_environment(

@@ -10,8 +10,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_va
 from kvstore.common.config.schema import Settings, setting
 from kvstore.common.listening import listen_host
 from kvstore.common.logs import LogFormat
-from kvstore.common.tokens import TOKENS_BYTES_MAX, Tokens
 from kvstore_client.address import CONTROL_PORT, check_peer_host, parse_addresses
+from kvstore_client.tokens import TOKENS_BYTES_MAX, Tokens
 
 MASTER_HTTP_PORT = 7442
 DATA_PORT = 7450

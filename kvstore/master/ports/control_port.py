@@ -12,12 +12,12 @@ import grpc.aio
 
 from kvstore.common.control_metadata import presented_token
 from kvstore.common.logs import log_event
-from kvstore.common.tokens import TokenRole, Tokens, refusal_text
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.ports.admin_service import AdminService
 from kvstore.master.ports.control_service import ControlService
 from kvstore.v1 import admin_pb2_grpc, control_pb2_grpc
 from kvstore_client.address import Address
+from kvstore_client.tokens import TokenRole, Tokens, refusal_text
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,6 @@ from kvstore.common.errors import RefusedError
 from kvstore.common.identity import check_identity
 from kvstore.common.listening import BACKLOG, listening_sockets, port_of
 from kvstore.common.logs import log_event
-from kvstore.common.tokens import TokenRole, Tokens, refusal_text
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.roles import Backend, Roles
 from kvstore_client import _native, protocol
@@ -38,6 +37,7 @@ from kvstore_client.protocol import (
     Status,
     WireError,
 )
+from kvstore_client.tokens import TokenRole, Tokens, refusal_text
 
 logger = logging.getLogger(__name__)
 

@@ -152,17 +152,33 @@ def test_variables_of_a_kubernetes_service_are_no_options(name: str) -> None:
 
 
 def test_the_secret_comes_from_one_place(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("from the file\n")
+    (tmp_path / "token").write_text("from-the-file\n")
     path = str(tmp_path / "token")
     environ = {"KVSTORE_TOKEN_FILE": path}
-    assert ClientConfig.of("a:1", environ=environ).token == "from the file"
+    assert ClientConfig.of("a:1", environ=environ).token == "from-the-file"
     assert ClientConfig.of("a:1", environ=environ, token="argument").token == "argument"
     environ["KVSTORE_CLIENT_TOKEN"] = "x"
     with pytest.raises(ConfigError, match=r"keep one of them.*KVSTORE_TOKEN_FILE"):
         ClientConfig.of("a:1", environ=environ)
     (tmp_path / "token").write_text("x" * 2000)
-    with pytest.raises(ConfigError, match=r"^token: has \d+ bytes, the limit is 1024"):
+    with pytest.raises(ConfigError, match=r"^token_file: .*/token: a token has at most 1024 bytes"):
         ClientConfig.of("a:1", environ={}, token_file=path)
+
+
+def test_of_a_token_file_that_servers_share_a_client_takes_the_line_for_engines(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    environ = {"KVSTORE_TOKEN_FILE": str(path)}
+    path.write_text("# ours\nsegment:s\nengine:new\nengine:old\nadmin:a\n")
+    assert ClientConfig.of("a:1", environ=environ).token == "new"
+    for text, wrong in (
+        ("segment:s\nadmin:a\n", f"{path} has no line for the role engine"),
+        ("engine:s\nsecret\n", f"{path}: line 2: of several tokens each has a role"),
+        ("\n", f"{path} is empty"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=f"^token_file: {wrong}.*KVSTORE_TOKEN_FILE") as caught:
+            ClientConfig.of("a:1", environ=environ)
+        assert "secret" not in str(caught.value).replace("write the secret", "")
 
 
 # ---- namespaces --------------------------------------------------------------------------------------

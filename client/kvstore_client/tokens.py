@@ -1,7 +1,7 @@
 """The secrets of a store and what each of them may do.
 
-One line is one secret with all rights. Several lines are `role:secret` each, so that what an engine holds can read and write
-pages, and neither register segments nor clear, drain or look around:
+One line is one secret with all rights. Several lines are `role:secret` each, so that what an engine holds can read, write
+and clear pages, and neither register segments nor drain or look around:
 
     engine:1f0c...
     segment:77ab...
@@ -14,7 +14,6 @@ import hmac
 from collections.abc import Iterable
 from enum import Enum
 
-from kvstore.common.control_metadata import check_token
 from kvstore_client.protocol import TOKEN_BYTES_MAX
 
 TOKENS_MAX = 64
@@ -22,10 +21,44 @@ TOKENS_MAX = 64
 TOKENS_BYTES_MAX = 128 << 10
 
 
+def read_secret(path: str) -> str:
+    """What a token file holds, which servers and clients share. ValueError names it."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            secret = file.read(TOKENS_BYTES_MAX + 1).strip()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from error
+    if not secret:
+        raise ValueError(f"{path} is empty: write the secret into it")
+    return secret
+
+
+def engine_secret(path: str) -> str:
+    """What a client presents of a token file: its first line for engines, or the one secret. ValueError names the file."""
+    text = read_secret(path)
+    try:
+        secret = Tokens.parse(text).to_present(TokenRole.ENGINE)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not secret:
+        raise ValueError(
+            f"{path} has no line for the role engine, which a client presents: add engine:SECRET"
+        )
+    return secret
+
+
+def check_token(token: str) -> None:
+    """ValueError for what gRPC can't carry as it is: metadata holds visible ASCII, and trims blanks."""
+    if not all("!" <= character <= "~" for character in token):
+        raise ValueError(
+            "a token consists of visible ASCII characters without blanks; `openssl rand -hex 32` makes one"
+        )
+
+
 class TokenRole(Enum):
     """What a token is for."""
 
-    ENGINE = "engine"  # read and write pages
+    ENGINE = "engine"  # read, write and clear pages
     SEGMENT = "segment"  # hold pages: register, journal, heartbeat
     ADMIN = "admin"  # look around, clear, drain
 
