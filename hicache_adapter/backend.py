@@ -36,7 +36,7 @@ from hicache_adapter.sglang_types import (
 from hicache_adapter.side_pools import SidePool, SidePools
 from hicache_adapter.weight_versions import VersionedStore, WeightVersions
 from kvstore_client import Client, ConfigError, Identity
-from kvstore_client.errors import is_from_signal_handler
+from kvstore_client.signal_handlers import is_from_signal_handler
 from kvstore_client.throttle import ThrottledLog
 
 logger = logging.getLogger("hicache_adapter")

@@ -20,8 +20,9 @@ from hicache_adapter.sglang_types import KV_POOL, hit_policy_name, pool_name
 from hicache_adapter.side_pool_kinds import side_pool_share
 from hicache_adapter.weight_versions import VersionedStore, WeightVersions
 from kvstore_client import Client, Identity
-from kvstore_client.errors import ConfigError, is_from_signal_handler
+from kvstore_client.errors import ConfigError
 from kvstore_client.keys import POOL_SIDE, Shard
+from kvstore_client.signal_handlers import is_from_signal_handler
 from kvstore_client.throttle import ThrottledLog
 
 T = TypeVar("T")

@@ -9,9 +9,10 @@ from typing import Any
 
 from kvstore_client import _native
 from kvstore_client.config import ClientConfig, MasterList
-from kvstore_client.errors import ConfigError, is_from_signal_handler
+from kvstore_client.errors import ConfigError
 from kvstore_client.identity import Identity, named_identity
 from kvstore_client.namespace import Namespace
+from kvstore_client.signal_handlers import is_from_signal_handler
 from kvstore_client.throttle import ThrottledLog
 from kvstore_client.troubles import Trouble, TroubleLog
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from kvstore_client.errors import is_from_signal_handler
+from kvstore_client.signal_handlers import is_from_signal_handler
 
 BAD_ENTRY = (TypeError, ValueError, BufferError, OverflowError)
 """What an argument raises that is no key, no memory, or not the memory of such a key."""

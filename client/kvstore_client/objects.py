@@ -12,9 +12,9 @@ from kvstore_client import keys as keymod
 from kvstore_client._native import PageClient, Pieces
 from kvstore_client.config import clamp_deadline_ms
 from kvstore_client.entries import BAD_ENTRY, runs_without_fault
-from kvstore_client.errors import is_from_signal_handler
 from kvstore_client.memory import BorrowedMemory
 from kvstore_client.protocol import ENTRIES_MAX, KEYS_MAX, Status
+from kvstore_client.signal_handlers import is_from_signal_handler
 
 if TYPE_CHECKING:
     from kvstore_client.client import Client

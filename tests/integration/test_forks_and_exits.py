@@ -142,6 +142,17 @@ def raise_value_error(*_: object) -> None:
     raise ValueError("as a bad argument would")
 
 
+def raise_after_giving_way(number: int, _: object) -> None:
+    """As timeouts do that put back what was there before."""
+    signal.signal(number, signal.SIG_DFL)
+    raise_value_error()
+
+
+def raise_without_arguments(number: int, frame: object) -> None:
+    del number, frame
+    raise_value_error()
+
+
 class Alarm:
     """Calls `handler` in `after_s`, as SIGALRM does."""
 
@@ -162,7 +173,10 @@ SIZE = 1 << 16
 
 
 @pytest.mark.parametrize("verb", ["get", "get_into", "put", "exists", "open"])
-@pytest.mark.parametrize("handler", [raise_late, raise_value_error, partial(raise_late)])
+@pytest.mark.parametrize(
+    "handler",
+    [raise_late, raise_value_error, partial(raise_late), raise_after_giving_way, raise_without_arguments],
+)
 def test_what_a_signal_handler_raises_ends_a_call_that_waits(
     store: Cluster, verb: str, handler: Callable[..., None]
 ) -> None:
