@@ -18,6 +18,7 @@ logger = logging.getLogger("hicache_adapter")
 
 _USUAL = frozenset((Status.OK, Status.MISS, Status.EXISTS))
 _CLEAR_RETRY_S = 1.0
+_REFUSED = frozenset((Status.UNAUTHORIZED, Status.BAD_REQUEST, Status.UNSUPPORTED_VERSION))
 
 
 class Deadline:
@@ -116,13 +117,25 @@ class PageStore:
 
     def clear(self, deadline: Deadline) -> bool:
         """Bumps the epoch. Where no master can be reached the debt is remembered, and until it is paid the
-        store answers as empty: pages that were to be cleared must not come back with the network.
+        store answers as empty: pages that were to be cleared must not come back with the network. A master that
+        refuses has been reached: nothing is owed, and the pages stay.
         """
-        done = self._namespace.clear(deadline_ms=deadline.left_ms)
+        status = self._namespace.try_clear(deadline_ms=deadline.left_ms)
+        done, refused = status == Status.OK, status in _REFUSED
         with self._lock:
-            self._clear_owed = not done
+            self._clear_owed = not done and not refused
             self._clear_retry_at = time.monotonic() + _CLEAR_RETRY_S
-        if done:
+        if refused:
+            self._log.log(
+                logging.ERROR,
+                "clear refused",
+                "kvstore: the master refused to clear (%s), so the pages were NOT cleared and are still loaded; "
+                "clear needs a token with the role engine or admin (admin alone before this release): "
+                "`kvstore admin clear %s` clears them with one of an admin",
+                _status_name(status),
+                self._namespace.namespace_id,
+            )
+        elif done:
             logger.info(
                 "kvstore: cleared, namespace %s epoch %d", self._namespace.namespace_id, self._namespace.epoch
             )

@@ -57,12 +57,18 @@ class Namespace(Objects):
         """Makes everything in the namespace unreachable for everyone, in constant time (its epoch goes
         up by one).
         """
+        return self.try_clear(deadline_ms=deadline_ms) == Status.OK
+
+    def try_clear(self, *, deadline_ms: float | None = None) -> int:
+        """As clear. The `protocol.Status` says what came of it: UNAUTHORIZED where the master that was reached
+        does not take it from this client's token.
+        """
         wait_ms = clamp_deadline_ms(deadline_ms, self._client.config.deadline_ms)
         try:
-            return wait_ms > 0 and self._native.bump_namespace(self._handle, wait_ms) == Status.OK
+            return self._native.bump_namespace(self._handle, wait_ms) if wait_ms > 0 else Status.TIMEOUT
         except Exception as error:
             self._client._surprise("clear", error)
-            return False
+            return Status.INTERNAL
         finally:
             self._client._say_troubles()
 

@@ -361,12 +361,19 @@ async def test_each_token_does_what_its_role_says_and_nothing_else(guarded: Mast
     await peer.close()
 
 
-async def test_an_engines_token_reads_and_writes_and_does_not_clear(guarded: MasterServer) -> None:
+async def test_an_engines_token_reads_writes_and_clears_and_is_no_tools(guarded: MasterServer) -> None:
     engine = await DirectoryPeer.greeted(guarded.directory_port, "the-engines")
     ns = await engine.open_namespace(model="m")
-    status, text = await engine.call(Op.BUMP_NAMESPACE, protocol.BumpNamespaceRequest(ns))
-    assert (status, b"admin" in text) == (Status.UNAUTHORIZED, True)
     assert await engine.exists(ns, fingerprints(1, 1)) == [False]
+    status, fields = await engine.call(Op.BUMP_NAMESPACE, protocol.BumpNamespaceRequest(ns))
+    assert (status, protocol.NamespaceReply.decode(fields).epoch) == (Status.OK, 1)
+    assert await engine.open_namespace(model="m") != ns
+    segment = await DirectoryPeer.connect(guarded.directory_port)
+    hello = protocol.HelloRequest(protocol.Role.SEGMENT, "the-segments", "test")
+    assert (await segment.call(Op.HELLO, hello))[0] is Status.OK
+    status, text = await segment.call(Op.BUMP_NAMESPACE, protocol.BumpNamespaceRequest(ns))
+    assert (status, b"engine" in text) == (Status.UNAUTHORIZED, True)
+    segment.close()
     engine.close()
     for role, token in ((protocol.Role.CLIENT, "the-segments"), (protocol.Role.TOOL, "the-engines")):
         peer = await DirectoryPeer.connect(guarded.directory_port)

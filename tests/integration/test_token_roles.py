@@ -31,7 +31,7 @@ def segment_settings(directory: Path, masters: str, token: str) -> SegmentSettin
     return SegmentSettings(**values)
 
 
-async def test_pages_go_with_the_engines_token_and_segments_come_with_theirs(tmp_path: Path) -> None:
+async def test_pages_come_and_go_with_the_engines_token_and_segments_with_theirs(tmp_path: Path) -> None:
     tokens = f"engine:{ENGINE}\nsegment:{SEGMENT}\nadmin:{ADMIN}\n"
     master = MasterServer(settings(tmp_path, token=tokens))
     await master.start()
@@ -49,7 +49,13 @@ async def test_pages_go_with_the_engines_token_and_segments_come_with_theirs(tmp
                 namespace.put("k", b"value")
                 return namespace.get("k")
 
+        def clear_and_look() -> tuple[bool, bool, int]:
+            with Client(f"127.0.0.1:{master.directory_port}", token=ENGINE, deadline_ms=2000) as client:
+                namespace = client.namespace("roles")
+                return namespace.clear(), namespace.exists("k"), namespace.epoch
+
         assert await asyncio.to_thread(exchange, ENGINE) == b"value"
+        assert await asyncio.to_thread(clear_and_look) == (True, False, 1)
         for token in (SEGMENT, ADMIN, ""):
             assert await asyncio.to_thread(exchange, token) is None
     finally:

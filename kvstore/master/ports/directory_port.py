@@ -52,6 +52,8 @@ _NEEDED: dict[int, TokenRole] = {
     protocol.Role.SEGMENT: TokenRole.SEGMENT,
     protocol.Role.TOOL: TokenRole.ADMIN,
 }
+# Engines too: `clear` is a verb of theirs, and what they may write they may as well end.
+_MAY_CLEAR = frozenset((TokenRole.ENGINE, TokenRole.ADMIN))
 _HOT = (Op.EXISTS, Op.LOOKUP, Op.PLACE)
 
 
@@ -278,8 +280,8 @@ class DirectoryConnection(asyncio.Protocol):
                 check_identity(opened.identity)
                 work = self._roles.backend.open_namespace(opened.identity, opened.name)
                 self._wait_for(op, request_id, work)
-            elif op == Op.BUMP_NAMESPACE and TokenRole.ADMIN not in self._held:
-                self._refuse_unauthorized(op, request_id, refusal_text(TokenRole.ADMIN, self._held))
+            elif op == Op.BUMP_NAMESPACE and not self._held & _MAY_CLEAR:
+                self._refuse_unauthorized(op, request_id, refusal_text(TokenRole.ENGINE, self._held))
             elif op == Op.BUMP_NAMESPACE:
                 bumped = protocol.BumpNamespaceRequest.decode(body)
                 self._wait_for(op, request_id, self._roles.backend.bump_namespace(bumped.ns))
