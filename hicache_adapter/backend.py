@@ -153,6 +153,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
     def get_stats(self) -> Any:
         """The samples since the last call as StorageMetrics, or None when metrics are off."""
+        self._guard("look at the weights", None, self._weights.look)
         metrics = new_storage_metrics() if self.rank.enable_storage_metrics else None
         return None if metrics is None else self._recorder.drain_into(metrics)
 

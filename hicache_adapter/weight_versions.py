@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from hicache_adapter.page_store import PageStore
 from kvstore_client import Identity
@@ -43,35 +44,62 @@ def _settings() -> Any:
 
 
 class WeightVersions:
-    """Asked by every call, from any thread."""
+    """Asked by every call, from any thread.
+
+    Pages wait in SGLang's queues and caches, so those brought after an update may be older than it. When SGLang flushes
+    its caches it drops the queues and starts its storage threads anew. So a thread that was there when other weights
+    were served brings pages of unknown version, for good: weights that come back don't tell which of its pages are
+    theirs.
+
+    Which threads were there is seen when a thread calls for the first time, on `look`, and when a new version is met;
+    SGLang starts its storage threads together, so one that calls shows the others. What can't be seen: threads of which
+    none has called before an update that was not flushed, and weights that came and went without a call in between.
+    """
 
     def __init__(self, log: ThrottledLog, served: Callable[[], str] = served_version) -> None:
         self._log = log
         self._served = served
-        self._thread = threading.local()
+        self._calling = threading.local()
+        self._lock = threading.Lock()
+        # The version that was served when the thread was first seen; None: it has seen another one since.
+        self._first_versions: WeakKeyDictionary[threading.Thread, str | None] = WeakKeyDictionary()
+        self._last_version = ""
+        self.look()
 
     def current(self) -> str:
         """The version whose pages this call is about."""
         version = self._served()
-        if not hasattr(self._thread, "first_version"):
-            self._thread.first_version = version
+        if version != self._last_version or not hasattr(self._calling, "is_known"):
+            self._see(version)
+            self._calling.is_known = True
         return version
 
-    def may_store(self, version: str) -> bool:
-        """Whether pages that the calling thread brings were computed with this version.
-
-        Pages wait in SGLang's queues and caches, so those brought after an update may be older than it. When
-        SGLang flushes its caches it drops the queues and starts its storage threads anew: a thread that has called
-        before the update brings pages of unknown version.
+    def look(self) -> None:
+        """Sees which threads there are and which weights are served. To be called now and then by a thread that SGLang
+        does not start anew.
         """
-        if version == self._thread.first_version:
-            return True
+        self._see(self._served())
+
+    def _see(self, version: str) -> None:
+        with self._lock:
+            self._last_version = version
+            for thread, first in list(self._first_versions.items()):
+                if first != version:
+                    self._first_versions[thread] = None
+            for thread in threading.enumerate():
+                self._first_versions.setdefault(thread, version)
+
+    def may_store(self, version: str) -> bool:
+        """Whether pages that the calling thread brings were computed with this version."""
+        with self._lock:
+            if self._first_versions.get(threading.current_thread()) == version:
+                return True
         self._log.log(
             logging.WARNING,
             f"weights {version}",
-            "kvstore: the weights changed from version %r to %r and SGLang's caches were not flushed: pages in "
-            "them may be of either, so none is stored; POST /flush_cache",
-            self._thread.first_version or UNVERSIONED,
+            "kvstore: the weights changed while this thread ran (now version %r) and SGLang's caches were not flushed: "
+            "pages in them may be of either, so none is stored; POST /flush_cache. A decode instance that offloads its "
+            "KV cache keeps its threads in a flush: attach its storage anew, or restart it",
             version or UNVERSIONED,
         )
         return False

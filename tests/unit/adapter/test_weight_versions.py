@@ -4,6 +4,7 @@ not stored.
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -59,8 +60,45 @@ def test_a_thread_that_called_before_an_update_stores_nothing_after_it() -> None
         engine.version = "2"
         assert storage_thread.submit(engine.stores).result(timeout=10) == ("2", False)
         assert in_new_thread(engine.stores) == ("2", True)
+
+
+def test_a_thread_that_was_there_in_between_stores_nothing_when_the_old_weights_come_back() -> None:
+    engine = Engine()
+    with ThreadPoolExecutor(1) as storage_thread, ThreadPoolExecutor(1) as idle_meanwhile:
+        for thread in (storage_thread, idle_meanwhile):
+            assert thread.submit(engine.stores).result(timeout=10) == ("", True)
+        engine.version = "2"
+        assert storage_thread.submit(engine.stores).result(timeout=10) == ("2", False)
         engine.version = ""
-        assert storage_thread.submit(engine.stores).result(timeout=10) == ("", True)
+        for thread in (storage_thread, idle_meanwhile):
+            assert thread.submit(engine.stores).result(timeout=10) == ("", False)
+        assert in_new_thread(engine.stores) == ("", True)
+
+
+@pytest.mark.parametrize("seen_by", ["a call of another thread", "a look", "the start"])
+def test_a_thread_that_calls_for_the_first_time_after_an_update_is_as_old_as_it_was_seen_to_be(
+    seen_by: str,
+) -> None:
+    engine = Engine()
+    with ThreadPoolExecutor(1) as backup_thread:
+        backup_thread.submit(int).result(timeout=10)  # started, and has stored nothing yet
+        if seen_by == "a look":
+            engine.weights.look()
+        elif seen_by == "the start":
+            engine.weights = WeightVersions(ThrottledLog(logging.getLogger()), lambda: engine.version)
+        else:
+            assert in_new_thread(engine.stores) == ("", True)
+        engine.version = "2"
+        assert backup_thread.submit(engine.stores).result(timeout=10) == ("2", False)
+        assert in_new_thread(engine.stores) == ("2", True)
+
+
+def test_threads_that_are_gone_are_forgotten() -> None:
+    engine = Engine()
+    for _ in range(20):
+        assert in_new_thread(engine.stores) == ("", True)
+    gc.collect()
+    assert len(engine.weights._first_versions) <= len(threading.enumerate())
 
 
 def test_the_refusal_says_once_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
@@ -70,7 +108,8 @@ def test_the_refusal_says_once_what_to_do(caplog: pytest.LogCaptureFixture) -> N
     with caplog.at_level(logging.WARNING, "hicache_adapter"):
         assert [engine.stores()[1] for _ in range(10)] == [False] * 10
     (record,) = caplog.records
-    assert "'default' to '2'" in record.getMessage() and "/flush_cache" in record.getMessage()
+    for said in ("version '2'", "/flush_cache", "decode instance", "restart it"):
+        assert said in record.getMessage()
 
 
 def test_each_version_has_an_identity_of_its_own_and_none_is_the_one_of_unversioned_weights(
