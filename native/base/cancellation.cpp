@@ -46,7 +46,7 @@ Cancellation* Cancellation::current() noexcept { return innermost; }
 void Cancellation::look_now_and_then() noexcept {
   Cancellation* const call = innermost;
   if (call == nullptr || !call->looks_ || call->is_cancelled() || Clock::now() < call->next_look_) return;
-  if (call->look()) call->cancelled_.store(true, std::memory_order_relaxed);
+  if (call->look()) call->cancel();
   call->next_look_ = Clock::now() + kSlice;
 }
 

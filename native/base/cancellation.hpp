@@ -27,6 +27,9 @@ class Cancellation {
            (ending_.load(std::memory_order_relaxed) && !outlives_the_end_);
   }
 
+  // Ends it, as something that it found out would. From any thread while it lasts.
+  void cancel() noexcept { cancelled_.store(true, std::memory_order_relaxed); }
+
   // The call that this thread is making; null on helper threads and outside of calls.
   static Cancellation* current() noexcept;
   // Where this thread makes a call and it is time: finds out whether the call has to end. Hold no lock.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/cancellation.hpp"
 #include "client/calls/exists_call.hpp"
 #include "client/calls/fetch_call.hpp"
 #include "client/calls/get_call.hpp"
@@ -22,7 +23,7 @@ void no_answers_yet(const KeyBlock& keys, uint8_t* statuses) {
 }  // namespace
 
 // Counts the call as one in flight for its lifetime. Without a cluster (closed, or a forked child) there is
-// nothing to call on.
+// nothing to call on. The last one takes the cluster down where close() could not wait for it.
 class PageClient::CallGuard {
  public:
   explicit CallGuard(const PageClient& client) : client_(client) {
@@ -31,20 +32,46 @@ class PageClient::CallGuard {
     if (client.closed_) return;
     ++client.calls_in_flight_;
     cluster_ = client.cluster_.get();
+    innermost_ = this;
   }
   ~CallGuard() {
     if (cluster_ == nullptr) return;
-    std::lock_guard<std::mutex> lock(client_.mutex_);
+    innermost_ = outer_;
+    std::unique_lock<std::mutex> lock(client_.mutex_);
+    if (client_.calls_in_flight_ == 1 && client_.last_call_closes_) {
+      std::unique_ptr<Cluster> closed = std::move(client_.cluster_);
+      lock.unlock();  // still counted: the client stays until its cluster is gone
+      closed.reset();
+      lock.lock();
+    }
     if (--client_.calls_in_flight_ == 0) client_.idle_.notify_all();
   }
   CallGuard(const CallGuard&) = delete;
   CallGuard& operator=(const CallGuard&) = delete;
   Cluster* cluster() const { return cluster_; }
 
+  // Ends the calls of this client that this thread is making: a signal handler runs in the middle of one. False
+  // where there is none.
+  static bool cancel_own(const PageClient& client) {
+    bool found = false;
+    for (const CallGuard* guard = innermost_; guard != nullptr; guard = guard->outer_) {
+      if (&guard->client_ != &client) continue;
+      found = true;
+      if (guard->cancellation_ != nullptr) guard->cancellation_->cancel();
+    }
+    return found;
+  }
+
  private:
+  static thread_local const CallGuard* innermost_;
+
   const PageClient& client_;
   Cluster* cluster_ = nullptr;
+  const CallGuard* const outer_ = innermost_;
+  Cancellation* const cancellation_ = Cancellation::current();
 };
+
+thread_local const PageClient::CallGuard* PageClient::CallGuard::innermost_ = nullptr;
 
 PageClient::PageClient(std::vector<PeerAddress> masters, const PageClientOptions& options)
     : pid_(::getpid()),
@@ -62,6 +89,10 @@ void PageClient::close() {
   }
   std::unique_lock<std::mutex> lock(mutex_);
   closed_ = true;
+  if (CallGuard::cancel_own(*this)) {  // to wait for it here would be to wait for ever
+    last_call_closes_ = true;
+    return;
+  }
   idle_.wait(lock, [&] { return calls_in_flight_ == 0; });
   cluster_.reset();
 }

@@ -39,6 +39,7 @@ class PageClient {
   std::pair<wire::Status, int> open_namespace(const std::string& identity, const std::string& name,
                                               const Deadline& deadline);
   wire::Status bump_namespace(int handle, const Deadline& deadline);
+  // Whether open_namespace() ever gave it out: a closed namespace answers as an empty store does.
   bool valid_handle(int handle) const;
   // Makes room for another namespace; calls with the handle find nothing from now on.
   void close_namespace(int handle) { namespaces_.remove(handle); }
@@ -75,7 +76,8 @@ class PageClient {
   };
   std::vector<SegmentView> segments() const;
 
-  // Waits for the calls in flight, then closes connections, joins threads and unmaps. Idempotent.
+  // Waits for the calls in flight, then closes connections, joins threads and unmaps. Idempotent. From within a
+  // call of its own (a signal handler) it ends that call and returns: the last call does the rest.
   void close();
 
  private:
@@ -96,7 +98,8 @@ class PageClient {
   mutable std::condition_variable idle_;
   mutable size_t calls_in_flight_ = 0;
   bool closed_ = false;
-  std::unique_ptr<Cluster> cluster_;  // gone after close()
+  bool last_call_closes_ = false;
+  mutable std::unique_ptr<Cluster> cluster_;  // gone after close()
 };
 
 }  // namespace kvstore

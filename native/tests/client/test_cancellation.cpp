@@ -111,6 +111,44 @@ TEST(a_call_within_a_call_looks_for_itself) {
   std::thread([] { CHECK(Cancellation::current() == nullptr); }).join();
 }
 
+// Closes the client in the middle of its call, as a signal handler may.
+class Closes : public Cancellation {
+ public:
+  explicit Closes(PageClient& client) : Cancellation(true), client_(client) {}
+
+ private:
+  bool look() noexcept override {
+    client_.close();
+    return false;
+  }
+  PageClient& client_;
+};
+
+TEST(a_call_in_whose_middle_its_client_is_closed_ends_and_takes_it_down) {
+  HungPut h;
+  const auto began = Clock::now();
+  {
+    Closes call(h.fixture.client);
+    h.put(Deadline::after_ms(30000).of(call));
+    CHECK(call.is_cancelled());
+  }
+  CHECK(ms_since(began) < kSoonMs);
+  CHECK(h.batch.all(Status::kTimeout));
+  h.put(Deadline::after_ms(kPlentyMs));
+  CHECK(h.batch.all(Status::kUnavailable));
+  h.fixture.client.close();
+}
+
+TEST(closing_another_client_in_the_middle_of_a_call_leaves_the_call_alone) {
+  HungPut h;
+  Fixture other;
+  Closes call(other.client);
+  const auto began = Clock::now();
+  h.put(Deadline::after_ms(200).of(call));
+  CHECK(!call.is_cancelled());
+  CHECK(ms_since(began) >= 100);  // its time, less what the reply takes
+}
+
 // Last: there is no way back.
 TEST(the_exit_of_the_process_ends_the_calls_of_other_threads_and_no_others) {
   HungPut h;
