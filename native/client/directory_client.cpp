@@ -53,6 +53,7 @@ DirectoryClient::DirectoryClient(std::vector<PeerAddress> masters, const Options
 NetStatus DirectoryClient::exchange(Master& master, Op op, const wire::Writer& body, size_t fields_hint_bytes,
                                     const Deadline& deadline, const ReadReply& read, Status* status,
                                     std::string* refusal) {
+  const auto began = Deadline::Clock::now();
   ConnectionPool::Lease lease;
   NetStatus net = master.pool.acquire(deadline, &lease);
   if (net != NetStatus::kOk) return net;
@@ -68,7 +69,7 @@ NetStatus DirectoryClient::exchange(Master& master, Op op, const wire::Writer& b
     }
   }
   if (net != NetStatus::kOk) {
-    if (!deadline.cancelled()) counters_.troubles.failed_somehow(master.pool.subject(), net);
+    if (tells_of_peer(net, deadline, began)) counters_.troubles.failed_somehow(master.pool.subject(), net);
     return net;
   }
   if (try_elsewhere(reply.status))

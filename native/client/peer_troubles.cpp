@@ -1,6 +1,17 @@
 #include "client/peer_troubles.hpp"
 
 namespace kvstore {
+namespace {
+
+// What a peer that is well may take on a busy machine.
+constexpr auto kTimeToAnswer = std::chrono::milliseconds(20);
+
+}  // namespace
+
+bool tells_of_peer(NetStatus status, const Deadline& deadline, Deadline::Clock::time_point began) {
+  if (deadline.cancelled()) return false;
+  return status != NetStatus::kTimeout || Deadline::Clock::now() - began >= kTimeToAnswer;
+}
 
 void PeerTroubles::failed(const std::string& subject, Trouble trouble, std::string_view text) {
   const std::string kept(text.substr(0, kTextBytesMax));

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "protocol/net_status.hpp"
 
 namespace kvstore {
@@ -73,6 +74,10 @@ class PeerTroubles {
   std::atomic<size_t> size_{0};
   std::atomic<uint64_t> changes_{0};
 };
+
+// Whether an attempt that began then and failed so tells anything of the peer: it does not where the call was broken off, or had
+// hardly any time for an answer.
+bool tells_of_peer(NetStatus status, const Deadline& deadline, Deadline::Clock::time_point began);
 
 // What a refused HELLO or request amounts to.
 Trouble trouble_of(wire::Status status);

@@ -102,7 +102,8 @@ NetStatus SegmentPeer::transport(const Deadline& deadline, std::shared_ptr<Trans
   const Deadline::Wait waiting(deadline);
   std::unique_lock<std::mutex> lock(mutex_);
   while (opening_) {
-    if (opened_.wait_until(lock, waiting.slice_end()) == std::cv_status::no_timeout) continue;
+    opened_.wait_until(lock, waiting.slice_end());
+    if (!opening_) break;
     lock.unlock();
     const bool over = waiting.over();
     lock.lock();
@@ -167,7 +168,7 @@ void SegmentPeer::submit(TransportBatch& batch, const Deadline& call_deadline) {
     works();
     return;
   }
-  if (!deadline.cancelled()) context_.counters.troubles.failed_somehow(subject(), status);
+  if (tells_of_peer(status, deadline, began)) context_.counters.troubles.failed_somehow(subject(), status);
   if (status == NetStatus::kTimeout) context_.counters.add(Counter::kTimeouts);
   if (status == NetStatus::kProtocol) context_.counters.add(Counter::kProtocolErrors);
   const auto now = Deadline::Clock::now();

@@ -62,6 +62,7 @@ NetStatus ConnectionPool::connect(const Deadline& deadline, std::unique_ptr<Fram
 
 NetStatus ConnectionPool::open(const Deadline& deadline, std::unique_ptr<FrameConnection>* out) {
   std::unique_ptr<FrameConnection> fresh;
+  const auto began = Deadline::Clock::now();
   const NetStatus status = connect(deadline, &fresh);
   switch (status) {
     case NetStatus::kOk:
@@ -73,11 +74,7 @@ NetStatus ConnectionPool::open(const Deadline& deadline, std::unique_ptr<FrameCo
       counters_.troubles.failed(subject_, trouble_of(fresh->refusal()), fresh->refusal_text());
       break;
     case NetStatus::kTimeout:
-      // A call that had no time left to begin with has learned nothing.
-      if (deadline.expired())
-        counters_.troubles.failed_somehow(subject_, status);
-      else
-        counters_.troubles.failed(subject_, Trouble::kNoAnswer);
+      if (tells_of_peer(status, deadline, began)) counters_.troubles.failed(subject_, Trouble::kNoAnswer);
       break;
     case NetStatus::kUnresolved:
       counters_.troubles.failed(subject_, Trouble::kUnresolved);
@@ -85,7 +82,9 @@ NetStatus ConnectionPool::open(const Deadline& deadline, std::unique_ptr<FrameCo
     case NetStatus::kUnreachable:
       counters_.troubles.failed(subject_, Trouble::kUnreachable);
       break;
-    case NetStatus::kClosed:  // before it said HELLO
+    case NetStatus::kClosed:  // before it said HELLO: a peer of ours that is stopping or full does so, too
+      counters_.troubles.failed(subject_, Trouble::kClosed);
+      break;
     case NetStatus::kProtocol:
       counters_.troubles.failed(subject_, Trouble::kNotOurs);
       break;
@@ -108,7 +107,9 @@ NetStatus ConnectionPool::acquire_one(bool wait, const Deadline& deadline, Lease
       }
       if (connection != nullptr || in_use_ < connections_max_) break;
       if (!wait) return NetStatus::kUnreachable;
-      if (returned_.wait_until(lock, waiting.slice_end()) == std::cv_status::no_timeout) continue;
+      returned_.wait_until(lock, waiting.slice_end());
+      if (!idle_.empty() || in_use_ < connections_max_) continue;
+      // Also where it was woken: on a busy pool others are faster each time.
       lock.unlock();
       const bool over = waiting.over();
       lock.lock();
