@@ -57,6 +57,7 @@ class Client:
         self.config = config
         self._closed = False
         self._namespaces: dict[int, tuple[bytes, str]] = {}
+        self._handles_end = 0  # all below were given out
         try:
             self._begin()
         except RuntimeError as error:
@@ -68,7 +69,7 @@ class Client:
         """What a process has for itself. RuntimeError where a transport is required and can't be had."""
         config = self.config
         self._log = ThrottledLog(logger)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may call in the middle of a call
         self._own_counters = {"bad_arguments": 0, "surprises": 0}
         self._trouble_log = TroubleLog(logger)
         self._trouble_changes = 0
@@ -97,9 +98,13 @@ class Client:
         except RuntimeError as error:  # the inherited one answers as an empty store does
             logger.error("kvstore: no pages in this forked process: %s", error)
             return
-        for handle, (identity, name) in sorted(self._namespaces.items()):
+        for handle in range(self._handles_end):
+            is_open = handle in self._namespaces
+            identity, name = self._namespaces.get(handle, (b"closed", ""))
             if self._native.open_namespace(identity, name, 0)[1] != handle:
                 raise AssertionError("namespaces are numbered in the order in which they are opened")
+            if not is_open:  # and stays so
+                self._native.close_namespace(handle)
 
     def __enter__(self) -> "Client":
         return self
@@ -115,12 +120,19 @@ class Client:
             encoded, name = identity.canonical(), identity.name
         else:
             encoded, name = named_identity(identity), identity
-        try:
-            _, handle = self._native.open_namespace(encoded, name, 0)
-        except ValueError as error:
-            raise ConfigError("namespace", str(error)) from None
-        self._namespaces[handle] = (encoded, name)
+        with self._lock:  # against a close() of the same one
+            try:
+                _, handle = self._native.open_namespace(encoded, name, 0)
+            except ValueError as error:
+                raise ConfigError("namespace", str(error)) from None
+            self._namespaces[handle] = (encoded, name)
+            self._handles_end = max(self._handles_end, handle + 1)
         return Namespace(self, handle, encoded, name)
+
+    def _close_namespace(self, handle: int) -> None:
+        with self._lock:
+            self._native.close_namespace(handle)
+            self._namespaces.pop(handle, None)
 
     def register_fd(self, address: int, size_bytes: int, fd: int) -> bool:
         """Says that memory [address, +size_bytes) is the file `fd` from its start, so that segments on

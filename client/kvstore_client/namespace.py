@@ -51,7 +51,7 @@ class Namespace(Objects):
         """Lets the client forget the namespace, which keeps 4,096 of them; nothing happens to what is stored. All
         objects of this client for the same identity answer like those of an empty store from now on.
         """
-        self._native.close_namespace(self._handle)
+        self._client._close_namespace(self._handle)
 
     def clear(self, *, deadline_ms: float | None = None) -> bool:
         """Makes everything in the namespace unreachable for everyone, in constant time (its epoch goes

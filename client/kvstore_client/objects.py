@@ -3,6 +3,7 @@ what happens at run time.
 """
 
 import math
+import operator
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from kvstore_client.client import Client
 
 FETCH_BYTES_MAX = 1 << 30
+UINT32_MAX = (1 << 32) - 1
+DEPTH_MAX = (1 << 31) - 1  # of the first key: those of its batch count on from it
 
 # Translation tables: entry status -> 1 where the verb has done what was asked.
 DONE_FOUND = bytes(status == Status.OK for status in range(256))
@@ -95,6 +98,10 @@ class Objects(ABC):
         that a segment has it.
         """
 
+        first_depth = self._number("put", "depth", depth, DEPTH_MAX)
+        if first_depth is None:
+            return self._nothing_done("put", keys)
+
         def chunk(hashes: bytes, at: slice, left_ms: int) -> bytes:
             with BorrowedMemory(values[self._entries(at)], writable=False) as pieces:
                 return self._native.put(
@@ -105,7 +112,7 @@ class Objects(ABC):
                     pieces,
                     left_ms,
                     ack_committed,
-                    depth + at.start,
+                    first_depth + at.start,
                     self._texts(keys[at]),
                 )
 
@@ -144,8 +151,12 @@ class Objects(ABC):
     ) -> list[bool]:
         """Whether each key is there; with `pin_ms` it stays there for that long."""
 
+        pin = self._pin_ms(pin_ms)
+        if pin is None:
+            return self._nothing_done("exists", keys)
+
         def chunk(hashes: bytes, at: slice, left_ms: int) -> bytes:
-            return self._probe(hashes, pin_ms, left_ms)
+            return self._probe(hashes, pin, left_ms)
 
         return self._truths("exists", keys, chunk, DONE_FOUND, deadline_ms)
 
@@ -191,10 +202,13 @@ class Objects(ABC):
     ) -> int:
         """How many keys from the first one on are there without a gap."""
         run = 0
+        pin = self._pin_ms(pin_ms)
+        if pin is None:
+            return 0
 
         def chunk(part: bytes, at: slice, left_ms: int) -> bool:
             nonlocal run
-            statuses = self._probe(part, pin_ms, left_ms)
+            statuses = self._probe(part, pin, left_ms)
             hole = statuses.translate(DONE_FOUND).find(0)
             run += (len(statuses) if hole < 0 else hole) // self.shard_count
             return hole >= 0
@@ -207,9 +221,12 @@ class Objects(ABC):
     ) -> bytes:
         """One byte a key: 1 where it is there, 0 where it is not or the deadline came first."""
         present = bytearray(len(hashes) // keymod.HASH_BYTES)
+        pin = self._pin_ms(pin_ms)
+        if pin is None:
+            return bytes(present)
 
         def chunk(part: bytes, at: slice, left_ms: int) -> None:
-            flags = key_flags(self._probe(part, pin_ms, left_ms), DONE_FOUND, self.shard_count)
+            flags = key_flags(self._probe(part, pin, left_ms), DONE_FOUND, self.shard_count)
             if len(flags) == at.stop - at.start:  # anything else would shift the answers of other keys
                 present[at] = flags
 
@@ -232,9 +249,26 @@ class Objects(ABC):
 
     # ---- how a batch runs ----
 
-    def _probe(self, hashes: bytes, pin_ms: int | None, left_ms: int) -> bytes:
-        pin = self._client.config.pin_ms if pin_ms is None else pin_ms
-        return self._native.exists(self._handle, self._pool, self._shards, hashes, pin, left_ms)
+    def _probe(self, hashes: bytes, pin_ms: int, left_ms: int) -> bytes:
+        return self._native.exists(self._handle, self._pool, self._shards, hashes, pin_ms, left_ms)
+
+    def _pin_ms(self, pin_ms: int | None) -> int | None:
+        return self._number("exists", "pin_ms", self._client.config.pin_ms if pin_ms is None else pin_ms)
+
+    def _number(self, verb: str, name: str, value: Any, maximum: int = UINT32_MAX) -> int | None:
+        """A number that a whole batch shares; None, and said once, when it can't be one: no key is to blame."""
+        try:
+            number = operator.index(value)
+        except TypeError:
+            number = -1
+        if 0 <= number <= maximum:
+            return number
+        problem = f"{name} is a whole number from 0 to {maximum}, not {value!r:.80}"
+        self._client._bad_argument(verb, ValueError(problem))
+        return None
+
+    def _nothing_done(self, verb: str, keys: Sequence[Any]) -> list[bool]:
+        return [False] * len(keys) if self._is_key_list(verb, keys) else []
 
     def _truths(
         self,

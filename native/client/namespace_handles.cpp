@@ -13,7 +13,7 @@ int NamespaceHandles::add(const std::string& identity, const std::string& name) 
 
 bool NamespaceHandles::valid(int handle) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return entries_.count(handle) != 0;
+  return handle >= 0 && handle < next_;
 }
 
 void NamespaceHandles::remove(int handle) {

@@ -17,6 +17,7 @@ class NamespaceHandles {
  public:
   // The handle of an identity: the same one each time. -1 when there are kNamespaceHandlesMax.
   int add(const std::string& identity, const std::string& name);
+  // Whether it was ever given out, also when it has been removed since.
   bool valid(int handle) const;
   // Makes room for another. The handle is never given out again: a call that still has it finds nothing open.
   void remove(int handle);

@@ -11,11 +11,14 @@ import time
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kvstore_client import Client, ConfigError, Identity, Namespace, Shard, SharedBuffer
+from kvstore_client._native import Pieces
 from kvstore_client.config import CLIENT_OPTIONS
+from kvstore_client.protocol import Status
 from support.processes import Cluster
 from support.running_cluster import paused, running_cluster
 from support.tcp_proxy import TO_CLIENT, TcpProxy
@@ -241,6 +244,14 @@ def test_a_closed_namespace_makes_room_and_answers_as_an_empty_store(
     space.close()
     assert not space.exists("key") and space.get("key") is None and not space.put("another", b"value")
     assert (space.namespace_id, space.epoch, space.clear()) == ("", 0, False)
+    names = [f"key {number}" for number in range(100)]
+    assert space.batch_get(names) == [None] * 100
+    assert space.batch_put(names, [b"value"] * 100) == [False] * 100
+    pages, buffer = space.pages(), SharedBuffer(4096)
+    pieces = Pieces.from_pointers(array("Q", [buffer.address]), array("Q", [4096]), 1)
+    for call in (pages.put_pieces, pages.get_pieces):
+        assert call(bytes(32), pieces, deadline_ms=1000) == bytes([Status.UNAVAILABLE])
+    assert client.stats()["bad_arguments"] == client.stats()["surprises"] == 0
     again = client.namespace(space.name)
     assert again.get("key") == b"value"
     for number in range(5000):
@@ -293,6 +304,21 @@ def test_bad_arguments_are_answered_as_failures_and_counted(
     count = len(keys) if isinstance(keys, list) else 0
     assert space.batch_put(keys, values) == [False] * count  # type: ignore[arg-type]
     assert space.stats()["bad_arguments"] == int(before) + 1
+
+
+@pytest.mark.parametrize("bad", ["a second", -1, 1 << 32, 1.5])
+def test_a_bad_argument_of_a_whole_batch_is_said_once_and_no_keys_fault(
+    space: Namespace, caplog: pytest.LogCaptureFixture, bad: Any
+) -> None:
+    keys = [f"key {number}" for number in range(64)]
+    before = int(space.stats()["bad_arguments"])
+    assert space.batch_put(keys, [b"value"] * 64, depth=bad) == [False] * 64
+    assert space.batch_exists(keys, pin_ms=bad) == [False] * 64
+    assert space.prefix_exists(keys, pin_ms=bad) == 0
+    assert space.pages().present_hashes(bytes(64), pin_ms=bad) == bytes(2)
+    assert int(space.stats()["bad_arguments"]) == before + 4
+    assert f"depth is a whole number from 0 to 2147483647, not {bad!r}" in caplog.text
+    assert f"pin_ms is a whole number from 0 to 4294967295, not {bad!r}" in caplog.text
 
 
 def test_one_bad_key_or_value_in_a_batch_fails_alone(space: Namespace) -> None:

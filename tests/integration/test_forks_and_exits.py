@@ -203,6 +203,46 @@ def test_what_a_signal_handler_raises_ends_a_call_that_waits(
         assert [bytes(memory) for memory in into] == left, "nothing is written after the call has ended"
 
 
+@pytest.mark.parametrize("ends", ["sys.exit(3)", "None"])
+def test_a_signal_handler_may_close_the_client_whose_call_it_interrupts(store: Cluster, ends: str) -> None:
+    segment = next(iter(store.segments.values()))
+    try:
+        outcome = run_script(
+            f"""
+            import logging, os, signal, sys, time
+            from kvstore_client import Client
+
+            logging.getLogger("kvstore_client").addHandler(logging.NullHandler())
+            client = Client(sys.argv[1], deadline_ms=20000)
+            space = client.namespace("handler")
+            assert space.put("key", b"value")
+
+            def stop(*_):
+                client.close()
+                {ends}
+
+            signal.signal(signal.SIGTERM, stop)
+            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+            os.kill(int(sys.argv[2]), signal.SIGSTOP)  # the call below hangs
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            began = time.monotonic()
+            try:
+                assert space.get("key") is None
+                assert space.get("key") is None  # closed by now
+            finally:
+                assert time.monotonic() - began < 2
+            sys.exit(4)
+            """,
+            store.masters,
+            str(segment.pid),
+            timeout_s=15,
+        )
+        expected = 4 if ends == "None" else 3
+        assert (outcome.returncode, outcome.stdout, outcome.stderr) == (expected, "", "")
+    finally:
+        segment.resume()
+
+
 def test_ctrl_c_ends_a_call_that_waits(store: Cluster) -> None:
     with Client(store.masters, deadline_ms=20_000) as client:
         space = client.namespace("signals")
@@ -215,6 +255,32 @@ def test_ctrl_c_ends_a_call_that_waits(store: Cluster) -> None:
                 space.get("key")
             assert time.monotonic() - began < 0.2 + 0.1 + GRACE_S
             timer.join()
+
+
+def test_a_forked_child_has_the_namespaces_that_are_open_and_no_closed_ones(store: Cluster) -> None:
+    outcome = run_script(
+        """
+        import os, sys
+        from kvstore_client import Client
+
+        client = Client(sys.argv[1], deadline_ms=5000)
+        closed = client.namespace("left")
+        assert closed.put("key", b"value")
+        closed.close()
+        space = client.namespace("left")
+        assert space.get("key") == b"value"
+        last = client.namespace("last")
+        last.close()
+        child = os.fork()
+        if child == 0:
+            good = space.get("key") == b"value" and closed.get("key") is None
+            good = good and client.namespace("new").put("new", b"new") and last.get("new") is None
+            os._exit(0 if good else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        """,
+        store.masters,
+    )
+    assert_clean(outcome)
 
 
 def test_a_forked_childs_client_works_by_itself_and_its_parents_goes_on(store: Cluster) -> None:

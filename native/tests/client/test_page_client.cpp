@@ -134,6 +134,50 @@ TEST(after_close_every_call_answers_as_an_empty_store) {
   CHECK(f.client.segments().empty());
 }
 
+TEST(a_closed_namespace_answers_as_an_empty_store) {
+  Fixture f;
+  TestSegment segment(f.directory, 0, 1);
+  f.open();
+  std::vector<uint8_t> memory(5000);
+  Batch b(1, 1, 5000, 1, 22, memory.data());
+  f.put(b);
+  f.client.close_namespace(f.handle);
+  CHECK(f.client.valid_handle(f.handle));
+  CHECK(!f.client.valid_handle(f.handle + 1) && !f.client.valid_handle(-1));
+  f.get(b);
+  CHECK(b.all(Status::kUnavailable));
+  f.put(b);
+  CHECK(b.all(Status::kUnavailable));
+  CHECK(f.client.bump_namespace(f.handle, Deadline::after_ms(kPlentyMs)) == Status::kUnavailable);
+}
+
+TEST(a_master_that_had_no_time_to_answer_is_not_said_to_be_silent) {
+  FrameServer silent([](int fd) {
+    uint8_t byte;
+    while (::read(fd, &byte, 1) > 0) {
+    }
+  });
+  const PageClientOptions options = client_options();
+  const auto troubles = [&](int64_t deadline_ms) {
+    PageClient client({{"127.0.0.1", silent.port(), ""}}, options);
+    client.open_namespace("{}", "n", Deadline::after_ms(deadline_ms));
+    return client.counters().troubles.all();
+  };
+  CHECK(troubles(1).empty());
+  const auto said = troubles(1000);
+  CHECK_EQ(said.size(), size_t{1});
+  CHECK(said[0].trouble == Trouble::kNoAnswer);
+}
+
+TEST(a_master_that_closes_before_it_greets_is_not_called_a_stranger) {
+  FrameServer closing([](int) {});
+  PageClient client({{"127.0.0.1", closing.port(), ""}}, client_options());
+  client.open_namespace("{}", "n", Deadline::after_ms(1000));
+  const auto said = client.counters().troubles.all();
+  CHECK_EQ(said.size(), size_t{1});
+  CHECK(said[0].trouble == Trouble::kClosed);
+}
+
 #ifndef __SANITIZE_THREAD__
 TEST(a_forked_child_finds_an_empty_store_and_leaves_the_parents_alone) {
   Fixture f;
