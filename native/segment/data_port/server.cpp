@@ -14,9 +14,12 @@ namespace kvstore {
 namespace {
 
 // Connections of a listener that have not said HELLO yet. The oldest makes room for a newcomer, so that a client, which greets at
-// once, gets in whoever else sits there; and the ones that have greeted are not counted here.
-constexpr size_t kUngreetedMax = 64;
-constexpr size_t kEndingMax = 64;   // that were told to go and are not gone yet; see make_room
+// once, gets in whoever else sits there; and the ones that have greeted are not counted here. None has to go before it had time to
+// greet: when a whole fleet comes at once, the newest wait in the listener's queue until the first have greeted.
+constexpr size_t kUngreetedMax = 256;
+constexpr auto kTimeToGreet = std::chrono::milliseconds(100);
+constexpr size_t kEndingMax = 256;  // that were told to go and are not gone yet
+constexpr int kCrowdedPauseMs = 5;  // until it is looked again whether there is room
 constexpr int kAcceptPauseMs = 50;  // when descriptors or threads run out: others end meanwhile
 
 const DataServerOptions& validated(const DataServerOptions& options) {
@@ -142,8 +145,10 @@ std::map<std::string, uint64_t> DataServer::stats() {
 
 void DataServer::accept_loop() noexcept {
   while (!context_.stopping.load()) {
-    polled_[1].fd = unix_ ? unix_->fd() : -1;
-    if (::poll(polled_.data(), polled_.size(), -1) < 0) continue;
+    const bool unix_room = has_room(true), tcp_room = has_room(false);
+    polled_[1].fd = unix_ && unix_room ? unix_->fd() : -1;
+    for (size_t i = 0; i < tcp_.size(); ++i) polled_[i + 2].fd = tcp_room ? tcp_[i].fd() : -1;
+    if (::poll(polled_.data(), polled_.size(), unix_room && tcp_room ? -1 : kCrowdedPauseMs) < 0) continue;
     try {
       if (polled_[0].revents != 0) {
         uint64_t count;
@@ -153,7 +158,7 @@ void DataServer::accept_loop() noexcept {
       if (context_.stopping.load()) return;
       if (polled_[1].revents != 0) accept_from(*unix_);
       for (size_t i = 0; i < tcp_.size(); ++i)
-        if (polled_[i + 2].revents != 0) accept_from(tcp_[i]);
+        if (polled_[i + 2].revents != 0 && has_room(false)) accept_from(tcp_[i]);
       {
         const std::lock_guard lock(mutex_);
         if (new_unix_ != nullptr) unix_ = std::move(new_unix_);
@@ -183,7 +188,7 @@ void DataServer::accept_from(const ServerListener& listener) {
   start_session(fd, listener.is_unix());
 }
 
-bool DataServer::make_room(bool is_unix) {
+DataServer::Room DataServer::room(bool is_unix) {
   size_t ungreeted = 0, ending = 0;
   Connection* oldest = nullptr;
   for (const auto& connection : connections_) {
@@ -194,19 +199,23 @@ bool DataServer::make_room(bool is_unix) {
       ++ungreeted;
     }
   }
-  if (ungreeted < kUngreetedMax) return true;
-  context_.counters.ungreeted_dropped.fetch_add(1, std::memory_order_relaxed);
-  if (ending >= kEndingMax) return false;
-  oldest->dropped = true;
-  oldest->session.shutdown();
-  return true;
+  if (ungreeted < kUngreetedMax) return {true, nullptr};
+  if (ending >= kEndingMax || SegmentStore::Clock::now() - oldest->since < kTimeToGreet)
+    return {false, nullptr};
+  return {true, oldest};
+}
+
+bool DataServer::has_room(bool is_unix) {
+  const std::lock_guard lock(mutex_);
+  return room(is_unix).is_there;
 }
 
 void DataServer::start_session(int fd, bool is_unix) {
   const std::lock_guard lock(mutex_);
-  if (!make_room(is_unix)) {
-    ::close(fd);
-    return;
+  if (Connection* const leaves = room(is_unix).leaves; leaves != nullptr) {
+    context_.counters.ungreeted_dropped.fetch_add(1, std::memory_order_relaxed);
+    leaves->dropped = true;
+    leaves->session.shutdown();
   }
   context_.counters.connections_total.fetch_add(1, std::memory_order_relaxed);
   connections_.push_back(std::make_unique<Connection>(context_, fd, is_unix));

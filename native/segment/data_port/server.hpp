@@ -61,6 +61,7 @@ class DataServer {
     Connection(SessionContext& context, int fd, bool is_unix) : session(context, fd, is_unix) {}
     ServerSession session;
     std::thread thread;
+    const SegmentStore::Clock::time_point since = SegmentStore::Clock::now();
     bool ended = false;    // guarded by mutex_
     bool dropped = false;  // guarded by mutex_; told to end for a newer one
   };
@@ -69,7 +70,13 @@ class DataServer {
   void accept_loop() noexcept;
   void accept_from(const ServerListener& listener);
   void start_session(int fd, bool is_unix);
-  bool make_room(bool is_unix);  // mutex_ held; false: the newcomer has to go
+  // For one more connection that has not greeted yet. Held: the mutex.
+  struct Room {
+    bool is_there;
+    Connection* leaves;  // for it; null: nobody has to
+  };
+  Room room(bool is_unix);
+  bool has_room(bool is_unix);
   void reap_ended();
   void wake_acceptor();
 

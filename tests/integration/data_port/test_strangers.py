@@ -20,6 +20,7 @@ from integration.data_port.peer import (
 from kvstore_client import _native
 
 MIB = 1 << 20
+UNGREETED_MAX = 256
 
 
 def header(op: int, body_bytes: int, payload_bytes: int = 0) -> bytes:
@@ -78,14 +79,30 @@ def test_a_greeting_that_trickles_is_cut_off_after_five_seconds(server: _native.
     assert server.stats()["ungreeted_dropped"] == 2
 
 
+def test_a_fleet_that_comes_at_once_gets_in_whole(store: _native.SegmentStore) -> None:
+    server = _native.DataServer(store, tcp_host="127.0.0.1", connections_max=1024)
+    address = ("127.0.0.1", server.tcp_port)
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            # All of these connect before any says HELLO.
+            newcomers = [stack.enter_context(Peer(address, greet=False)) for _ in range(100)]
+            for client in newcomers:
+                assert client.hello().status == OK
+        stats = server.stats()
+        assert (stats["connections"], stats["ungreeted_dropped"]) == (300, 0)
+    server.stop()
+
+
 def test_silent_strangers_keep_no_client_out(store: _native.SegmentStore) -> None:
     server = _native.DataServer(store, tcp_host="127.0.0.1", connections_max=4)
     address = ("127.0.0.1", server.tcp_port)
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(Peer(address)) for _ in range(3)]
-        strangers = [stack.enter_context(connect(server)) for _ in range(150)]
-        wait_until(lambda: server.stats()["ungreeted_dropped"] >= 150 - 64)
+        connected = time.monotonic()
+        strangers = [stack.enter_context(connect(server)) for _ in range(500)]
+        wait_until(lambda: server.stats()["ungreeted_dropped"] >= 500 - UNGREETED_MAX)
         assert is_closed(strangers[0])
+        assert time.monotonic() - connected > 0.1, "each has time to greet"
         began = time.monotonic()
         late = stack.enter_context(Peer(address))
         for client in (*clients, late):
@@ -93,7 +110,7 @@ def test_silent_strangers_keep_no_client_out(store: _native.SegmentStore) -> Non
         assert time.monotonic() - began < 2
         stats = server.stats()
         assert stats["connections"] == 4
-        assert stats["ungreeted_connections"] <= 64
+        assert stats["ungreeted_connections"] <= UNGREETED_MAX
         assert stats["refused_connections"] == 0
         with Peer(address, greet=False) as fifth:
             assert fifth.hello().status == UNAVAILABLE, "the limit is of those who greet"
