@@ -78,10 +78,6 @@ void to_front(std::vector<SocketAddress>* addresses, const SocketAddress& wanted
 }
 
 std::atomic<HostResolver*> process_resolver{nullptr};
-HostResolver* inherited_resolver =
-    nullptr;  // of the parent; its lock may be held by a thread that is not here
-
-void begin_anew_in_child() { inherited_resolver = process_resolver.exchange(nullptr); }
 
 }  // namespace
 
@@ -206,11 +202,14 @@ std::vector<SocketAddress> HostResolver::look_up(const std::string& host, const 
   const Clock::time_point asked_at = Clock::now();
   std::unique_lock<std::mutex> lock(state.mutex);
   const std::shared_ptr<Name> name = state.name_of(host);
+  // Fresh, or since we asked.
+  const auto answered = [&](Clock::time_point now) {
+    return !name->running && (now < name->fresh_until || name->answered_at >= asked_at);
+  };
   for (;;) {
     const Clock::time_point now = Clock::now();
     name->used_at = now;
-    // Fresh, or answered since we asked.
-    if (!name->running && (now < name->fresh_until || name->answered_at >= asked_at)) break;
+    if (answered(now)) break;
     if (!name->wanted) name->wanted = true, name->wanted_since = now;
     if (!name->running && state.lookups < kLookupsMax && !start(state_, name, host)) break;
     const auto enough = name->addresses.empty()
@@ -219,7 +218,7 @@ std::vector<SocketAddress> HostResolver::look_up(const std::string& host, const 
     lock.unlock();
     const bool over = waiting.over() || now >= enough;
     lock.lock();
-    if (over) break;
+    if (over || answered(Clock::now())) break;
     if (name->running || state.lookups >= kLookupsMax)
       state.answered.wait_until(lock, std::min(waiting.slice_end(), enough));
   }

@@ -22,10 +22,4 @@ inline wire::Status entry_status(NetStatus status) {
   return status == NetStatus::kTimeout ? wire::Status::kTimeout : wire::Status::kUnavailable;
 }
 
-inline const char* net_status_name(NetStatus status) {
-  static const char* const kNames[] = {"ok",       "timeout", "unreachable", "closed",
-                                       "protocol", "refused", "unresolved"};
-  return kNames[static_cast<size_t>(status)];
-}
-
 }  // namespace kvstore

@@ -47,27 +47,4 @@ ReplyPrefix read_reply_prefix(Reader& reader) {
   return prefix;
 }
 
-const char* status_name(Status status) {
-  static const char* const kNames[] = {"OK",
-                                       "MISS",
-                                       "EXISTS",
-                                       "NO_SPACE",
-                                       "CONFLICT",
-                                       "DIGEST_MISMATCH",
-                                       "NOT_COMMITTED",
-                                       "STALE_NAMESPACE",
-                                       "TIMEOUT",
-                                       "UNAVAILABLE",
-                                       "BAD_REQUEST",
-                                       "UNSUPPORTED_VERSION",
-                                       "UNAUTHORIZED",
-                                       "TOO_LARGE",
-                                       "LENGTH_MISMATCH",
-                                       "INTERNAL",
-                                       "NOT_LEADER",
-                                       "WRONG_PEER"};
-  const auto i = static_cast<size_t>(status);
-  return i < sizeof(kNames) / sizeof(kNames[0]) ? kNames[i] : "UNKNOWN";
-}
-
 }  // namespace kvstore::wire

@@ -219,7 +219,5 @@ struct ReplyPrefix {
 };
 ReplyPrefix read_reply_prefix(Reader& reader);
 
-const char* status_name(Status status);
-
 }  // namespace wire
 }  // namespace kvstore

@@ -1,7 +1,5 @@
 #include "segment/namespace_table.hpp"
 
-#include <stdexcept>
-
 namespace kvstore {
 
 void NamespaceTable::retire(const NamespaceId& ns) { retire_number(as_number(ns)); }
@@ -57,11 +55,12 @@ void NamespaceTable::unlink(List& list, uint32_t slot) {
 
 void NamespaceTable::add(uint32_t slot, const NamespaceId& ns) { append(lists_[as_number(ns)], slot); }
 
-void NamespaceTable::remove(uint32_t slot, const NamespaceId& ns) {
+bool NamespaceTable::remove(uint32_t slot, const NamespaceId& ns) noexcept {
   const auto found = lists_.find(as_number(ns));
-  if (found == lists_.end()) throw std::logic_error("slot of a namespace that holds none");
+  if (found == lists_.end()) return false;
   unlink(found->second, slot);
   if (found->second.head == kNoSlot) lists_.erase(found);
+  return true;
 }
 
 uint32_t NamespaceTable::retired_slot() {

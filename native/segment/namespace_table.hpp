@@ -29,11 +29,10 @@ class NamespaceTable {
   std::vector<NamespaceId> populated() const;
 
   void add(uint32_t slot, const NamespaceId& ns);
-  void remove(uint32_t slot, const NamespaceId& ns);
+  // False, and nothing done, when the namespace holds no slot: the caller keeps another account than the table.
+  [[nodiscard]] bool remove(uint32_t slot, const NamespaceId& ns) noexcept;
   // A slot of a retired namespace, or kNoSlot when none is left.
   uint32_t retired_slot();
-
-  size_t populated_count() const { return lists_.size(); }
 
  private:
   struct List {

@@ -108,7 +108,7 @@ JournalEntry ObjectTable::unlist(uint32_t slot) {
   const Private& p = private_[slot];
   const JournalEntry entry{index_.fingerprint(slot), p.ns, p.length, JournalOp::kRemove};
   index_.erase(entry.fp);
-  namespaces_.remove(slot, p.ns);
+  keeps_rule(namespaces_.remove(slot, p.ns));
   policy_->on_remove(slot);
   pins_.forget(slot);
   return entry;

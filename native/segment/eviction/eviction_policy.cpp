@@ -23,10 +23,4 @@ std::unique_ptr<EvictionPolicy> make_eviction_policy(const std::string& name, ui
   throw std::invalid_argument("unknown eviction policy '" + name + "'; known: " + known);
 }
 
-std::vector<std::string> eviction_policy_names() {
-  std::vector<std::string> names;
-  for (const Registered& policy : kPolicies) names.emplace_back(policy.name);
-  return names;
-}
-
 }  // namespace kvstore

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "segment/slot_table.hpp"
 
@@ -32,7 +31,6 @@ class EvictionPolicy {
 
 // Throws std::invalid_argument, naming the known policies, for any other name.
 std::unique_ptr<EvictionPolicy> make_eviction_policy(const std::string& name, uint32_t slot_count);
-std::vector<std::string> eviction_policy_names();
 
 // Factories, one a policy file.
 std::unique_ptr<EvictionPolicy> make_lru_policy(uint32_t slot_count);

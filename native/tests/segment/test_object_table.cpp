@@ -54,6 +54,17 @@ static PageHash with_same_fingerprint(const PageHash& hash) {
   return other;
 }
 
+TEST(a_slot_of_a_namespace_that_holds_none_is_refused_and_nothing_happens) {
+  NamespaceTable table(4);
+  const NamespaceId held{1}, other{2};
+  table.add(0, held);
+  CHECK(!table.remove(0, other));
+  CHECK_EQ(table.populated().size(), size_t{1});
+  CHECK(table.remove(0, held));
+  CHECK(!table.remove(0, held));
+  CHECK(table.populated().empty());
+}
+
 TEST(what_is_being_written_is_not_found_and_gives_its_memory_back_when_abandoned) {
   Table t;
   const uint32_t slot = t.objects.reserve(Table::key(1), kObject, 0, "its text");
