@@ -1,6 +1,6 @@
 """The native core as Python sees it. Every blocking call releases the GIL once for the whole batch."""
 
-from collections.abc import Buffer  # type: ignore[attr-defined]
+from collections.abc import Buffer, Sequence  # type: ignore[attr-defined]
 from typing import Any
 
 # ---- digest, keys (bind_keys.cpp) -------------------------------------------------------------------------------------
@@ -90,12 +90,12 @@ class DataServer:
         tcp_host: str,
         tcp_port: int = 0,
         unix_path: str = "",
-        token: str = "",
+        tokens: Sequence[str] = (),
         connections_max: int = 1024,
         idle_timeout_ms: int = 600_000,
         **transport_options: str | int | bool,
     ) -> None:
-        """Binds and starts. OSError names the address. The options are those of `data_port_options()`; RuntimeError when what
+        """Binds and starts; peers need one of `tokens`, or where there is none an empty one. OSError names the address. The options are those of `data_port_options()`; RuntimeError when what
         one of them requires can't be had: "<option>: <why>"."""
     @property
     def tcp_port(self) -> int: ...

@@ -115,7 +115,11 @@ class Tokens:
 
     def to_present(self, role: TokenRole) -> str:
         """The secret that shows others that we may do this; empty: there is none."""
-        return next((secret for granted, secret in self._granted if granted in (role, None)), "")
+        return next(iter(self.accepted(role)), "")
+
+    def accepted(self, role: TokenRole) -> list[str]:
+        """The secrets that may do this, in order of preference: several while one takes another's place."""
+        return [secret for granted, secret in self._granted if granted in (role, None)]
 
 
 def refusal_text(needed: TokenRole, held: frozenset[TokenRole]) -> str:

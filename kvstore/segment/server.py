@@ -133,7 +133,7 @@ class SegmentServer:
                 tcp_port=settings.advertise_port or server.tcp_port,
                 unix_path=unix_path,
                 capacity_bytes=store.stats()["capacity_bytes"],
-                token=self._token_to_present(TokenRole.SEGMENT),
+                token=next(iter(self._tokens_for(TokenRole.SEGMENT)), ""),
             ),
             store,
             store.stats,
@@ -159,15 +159,16 @@ class SegmentServer:
             capacity_bytes=store.stats()["capacity_bytes"],
         )
 
-    def _token_to_present(self, role: TokenRole) -> str:
+    def _tokens_for(self, role: TokenRole) -> list[str]:
+        """Empty: nobody is asked for one."""
         tokens = self._settings.tokens
-        token = tokens.to_present(role)
-        if tokens and not token:
+        accepted = tokens.accepted(role)
+        if tokens and not accepted:
             raise SegmentStartError(
                 f"the tokens have none for the role {role.value}: a segment needs one for segments, which it presents to "
                 "masters, and one for engines, which it asks for"
             )
-        return token
+        return accepted
 
     def _unix_path(self, segment_id: bytes) -> str:
         choice = self._settings.unix_path
@@ -221,7 +222,7 @@ class SegmentServer:
                 tcp_host=settings.host,
                 tcp_port=settings.port,
                 unix_path=unix_path,
-                token=self._token_to_present(TokenRole.ENGINE),
+                tokens=self._tokens_for(TokenRole.ENGINE),
                 connections_max=settings.connections_max,
                 **{name: getattr(settings, name) for name, _, _ in data_port_options()},
             )

@@ -144,24 +144,28 @@ def test_a_host_that_is_cut_off_from_clients_is_found_in_time(store: Store, lab:
 
 async def test_whoever_else_answers_is_told_apart(tmp_path: Path) -> None:
     store = SegmentStore(capacity_bytes=16 << 20, pool_id=b"p" * 16)
-    server = DataServer(store, tcp_host="127.0.0.1", token="right")
+    server = DataServer(store, tcp_host="127.0.0.1", tokens=["right"])
     stranger = await asyncio.start_server(_talk_nonsense, "127.0.0.1", 0)
     mute = socket.create_server(("127.0.0.1", 0))
     try:
         ours = Address("127.0.0.1", server.tcp_port)
         expected = {
-            Target("itself", ours, b"p" * 16): "",
-            Target("another pool", ours, b"q" * 16): "another server answers there",
+            Target("itself", ours, b"p" * 16, "right"): "",
+            Target("another pool", ours, b"q" * 16, "right"): "another server answers there",
             Target("stranger", Address(*stranger.sockets[0].getsockname())): "something else than kvstore",
             Target("mute", Address(*mute.getsockname())): "no answer within",
             Target("no such name", Address("no-such-name.invalid", 7450)): "the name is not found here",
         }
-        found = dict(await unreachable(list(expected), "right", STEP_TIMEOUT_S))
+        found = dict(await unreachable(list(expected), STEP_TIMEOUT_S))
         for target, reason in expected.items():
             assert found.get(target, "").startswith(reason), target
             assert (target in found) == bool(reason), target
         # It can be reached, and clients may have other tokens than the operator.
-        assert await unreachable([Target("itself", ours)], "another", STEP_TIMEOUT_S) == []
+        wrong = Target("itself", ours, token="another")
+        assert await unreachable([wrong], STEP_TIMEOUT_S) == [] and server.stats()["unauthorized"] == 1
+        # A look without a token guesses nothing: no reason to be alarmed.
+        assert await unreachable([Target("itself", ours)], STEP_TIMEOUT_S) == []
+        assert server.stats()["unauthorized"] == 1
     finally:
         mute.close()
         stranger.close()

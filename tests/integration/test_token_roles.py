@@ -63,6 +63,28 @@ async def test_pages_come_and_go_with_the_engines_token_and_segments_with_theirs
         await master.stop()
 
 
+async def test_both_tokens_of_the_engines_reach_the_pages_during_a_rotation(tmp_path: Path) -> None:
+    tokens = f"engine:{ENGINE}\nengine:new-{ENGINE}\nsegment:{SEGMENT}\n"
+    master = MasterServer(settings(tmp_path, token=tokens))
+    await master.start()
+    segment = SegmentServer(segment_settings(tmp_path, f"127.0.0.1:{master.control_port}", tokens))
+    await segment.start()
+    try:
+        assert await segment.wait_attached(10)
+
+        def exchange(token: str) -> bytes | None:
+            with Client(f"127.0.0.1:{master.directory_port}", token=token, deadline_ms=5000) as client:
+                namespace = client.namespace("rotation")
+                namespace.put(token, b"value")
+                return namespace.get(token)
+
+        for token in (ENGINE, f"new-{ENGINE}"):
+            assert await asyncio.to_thread(exchange, token) == b"value"
+    finally:
+        await segment.stop()
+        await master.stop()
+
+
 @pytest.mark.parametrize(
     ("token", "missing"), [(f"engine:{ENGINE}", "segment"), (f"segment:{SEGMENT}", "engine")]
 )

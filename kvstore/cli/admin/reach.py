@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvstore_client.address import Address
 from kvstore_client.protocol import (
@@ -31,14 +31,16 @@ _HEAD_START_S = 0.1
 
 @dataclass(frozen=True)
 class Target:
-    """A port that clients use. `peer_id`: who should be there."""
+    """A port that clients use. `peer_id`: who should be there. `token`: one that it takes; empty where none is known, which ports
+    don't count as an attempt of a stranger."""
 
     what: str
     address: Address
     peer_id: bytes = ANY_PEER
+    token: str = field(default="", repr=False)
 
 
-async def unreachable(targets: Sequence[Target], token: str, timeout_s: float) -> list[tuple[Target, str]]:
+async def unreachable(targets: Sequence[Target], timeout_s: float) -> list[tuple[Target, str]]:
     """Those that a client here could not use, each with the reason. Takes at most about `timeout_s`; what could not be tried
     in that time is left out."""
     tickets = asyncio.Semaphore(AT_A_TIME)
@@ -47,16 +49,16 @@ async def unreachable(targets: Sequence[Target], token: str, timeout_s: float) -
     async def tried(target: Target) -> str:
         async with tickets:
             left_s = ends_at - asyncio.get_running_loop().time()
-            return await _greeted(target, token, min(TIMEOUT_S, left_s)) if left_s > 0 else ""
+            return await _greeted(target, min(TIMEOUT_S, left_s)) if left_s > 0 else ""
 
     reasons = await asyncio.gather(*map(tried, targets))
     return [(target, reason) for target, reason in zip(targets, reasons, strict=True) if reason]
 
 
-async def _greeted(target: Target, token: str, timeout_s: float) -> str:
+async def _greeted(target: Target, timeout_s: float) -> str:
     """Why not; empty: a client can use it."""
     try:
-        status, text = await asyncio.wait_for(_hello(target, token), timeout_s)
+        status, text = await asyncio.wait_for(_hello(target), timeout_s)
     except asyncio.TimeoutError:
         return f"no answer within {timeout_s * 1000:.0f} ms"
     except socket.gaierror as error:
@@ -72,11 +74,11 @@ async def _greeted(target: Target, token: str, timeout_s: float) -> str:
     return text or status.name.lower()
 
 
-async def _hello(target: Target, token: str) -> tuple[Status, str]:
+async def _hello(target: Target) -> tuple[Status, str]:
     host, port = target.address
     reader, writer = await asyncio.open_connection(host, port, happy_eyeballs_delay=_HEAD_START_S)
     try:
-        body = HelloRequest(Role.TOOL, token, "kvstore admin", target.peer_id).encode()
+        body = HelloRequest(Role.TOOL, target.token, "kvstore admin", target.peer_id).encode()
         writer.write(request_frame(Op.HELLO, 1, body))
         header = Header.decode(await reader.readexactly(HEADER_BYTES))
         if header.body_bytes > REPLY_BYTES_MAX:

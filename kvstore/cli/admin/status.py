@@ -79,20 +79,28 @@ async def _look(
     masters = await cluster.survey()
     if not reach or not any(master.serves for master in masters):
         return masters, None
+    tokens = settings.tokens
     targets = [
-        Target("master", Address(Address.parse(master.address).host, master.status.directory_port))
+        Target(
+            "master",
+            Address(Address.parse(master.address).host, master.status.directory_port),
+            token=tokens.to_present(TokenRole.ADMIN),
+        )
         for master in masters
         if master.status is not None and master.status.directory_port
     ]
     with contextlib.suppress(AdminFailure):  # what is wrong with the masters is said by their own views
         targets += [
-            Target(f"segment {segment.index}", Address(segment.host, segment.tcp_port), segment.pool_id)
+            Target(
+                f"segment {segment.index}",
+                Address(segment.host, segment.tcp_port),
+                segment.pool_id,
+                tokens.to_present(TokenRole.ENGINE),
+            )
             for segment in await listed(cluster, "ListSegments", pb.ListSegmentsRequest())
             if segment.state in (SegmentState.LIVE, SegmentState.DRAINING)
         ]
-    return masters, await unreachable(
-        targets, settings.tokens.to_present(TokenRole.ADMIN), settings.timeout_ms / 1000
-    )
+    return masters, await unreachable(targets, settings.timeout_ms / 1000)
 
 
 def cluster_view(masters: list[MasterView], out_of_reach: OutOfReach | None = None) -> View:

@@ -25,8 +25,9 @@ constexpr int kAcceptPauseMs = 50;  // when descriptors or threads run out: othe
 const DataServerOptions& validated(const DataServerOptions& options) {
   if (options.connections_max == 0) throw std::invalid_argument("connections_max must be at least 1");
   if (options.idle_timeout_ms == 0) throw std::invalid_argument("idle_timeout_ms must be at least 1");
-  if (options.token.size() > wire::kTokenBytesMax)
-    throw std::invalid_argument("the token is over " + std::to_string(wire::kTokenBytesMax) + " bytes");
+  for (const std::string& token : options.tokens)
+    if (token.size() > wire::kTokenBytesMax)
+      throw std::invalid_argument("a token is over " + std::to_string(wire::kTokenBytesMax) + " bytes");
   return options;
 }
 
@@ -36,7 +37,7 @@ DataServer::DataServer(std::shared_ptr<SegmentStore> store, const DataServerOpti
     : store_(std::move(store)),
       options_(validated(options)),
       context_{*store_,
-               options.token,
+               options.tokens,
                std::chrono::milliseconds(options.idle_timeout_ms),
                options.connections_max,
                {},

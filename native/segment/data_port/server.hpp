@@ -25,7 +25,8 @@ struct DataServerOptions {
   std::string tcp_host;
   uint16_t tcp_port = 0;  // 0: any free one
   std::string unix_path;  // empty: none
-  std::string token;      // empty: peers need an empty one
+  // Peers need one of them; none: an empty one.
+  std::vector<std::string> tokens;
   uint32_t connections_max = 1024;
   uint32_t idle_timeout_ms = 600000;
   // What the large request bodies (over 64 KiB: some 1,500 keys) of all connections may take at a time.

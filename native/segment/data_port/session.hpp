@@ -48,7 +48,7 @@ class OpTable {
 // What all sessions of a server share; outlives them.
 struct SessionContext {
   SegmentStore& store;
-  std::string token;
+  std::vector<std::string> tokens;  // see DataServerOptions
   std::chrono::milliseconds idle_timeout;
   uint32_t connections_max = 0;               // that have said HELLO
   std::atomic<uint32_t> greeted{0};           // now

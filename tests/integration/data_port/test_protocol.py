@@ -49,7 +49,7 @@ def test_hello_tells_caps_and_the_pool_id(server: _native.DataServer) -> None:
 def test_a_wrong_token_version_or_peer_is_refused_and_the_connection_closed(
     store: _native.SegmentStore,
 ) -> None:
-    server = _native.DataServer(store, tcp_host="127.0.0.1", token="secret")
+    server = _native.DataServer(store, tcp_host="127.0.0.1", tokens=["secret"])
     address = ("127.0.0.1", server.tcp_port)
     attempts = [
         ({"token": ""}, UNAUTHORIZED),
@@ -68,6 +68,16 @@ def test_a_wrong_token_version_or_peer_is_refused_and_the_connection_closed(
         assert peer.hello(token="secret", versions=(0, 200), expected_peer=POOL_ID).status == OK
     assert server.stats()["unauthorized"] == 3
     server.stop()
+
+
+def test_each_of_several_tokens_is_taken_and_no_other(store: _native.SegmentStore) -> None:
+    server = _native.DataServer(store, tcp_host="127.0.0.1", tokens=["old secret", "new"])
+    for token, status in {"old secret": OK, "new": OK, "": UNAUTHORIZED, "old secretnew": UNAUTHORIZED}.items():
+        with Peer(("127.0.0.1", server.tcp_port), greet=False) as peer:
+            assert peer.hello(token=token).status == status, token
+    server.stop()
+    with pytest.raises(ValueError, match="a token is over"):
+        _native.DataServer(store, tcp_host="127.0.0.1", tokens=["new", "x" * 5000])
 
 
 def test_anything_before_hello_is_refused(server: _native.DataServer) -> None:
