@@ -17,11 +17,14 @@ from kvstore.cli.admin.output import JsonOption
 from kvstore.cli.child_process import ParentOption, die_with_parent
 from kvstore.cli.errors import EXIT_USAGE, fail
 from kvstore.cli.self_test import run_self_test
-from kvstore.cli.settings_options import ConfigOption, with_settings_options
+from kvstore.cli.settings_options import ConfigOption, load_or_fail, with_settings_options
 from kvstore.cli.sglang_flags import LAYOUT_FLAGS, as_shell, sglang_flags
 from kvstore.cli.supervisor import Announcement, ChildFailed, ChildSpec, Supervisor
 from kvstore.common.advertised_host import NoAddressToAdvertise, advertised_host
 from kvstore.common.capacity import CapacityError, capacity_of
+from kvstore.common.config.master import MasterSettings
+from kvstore.common.config.segment import SegmentSettings
+from kvstore.common.config.servers import TokenSettings
 from kvstore.common.config.up import UpSettings
 from kvstore.common.sizes import format_size
 from kvstore_client.address import Address, is_wildcard
@@ -90,6 +93,8 @@ def _plan(settings: UpSettings, config: str) -> Plan:
         check_token(token)
     except ValueError as error:
         fail(f"--token-file: {error}", code=EXIT_USAGE)
+    if not settings.token_file:
+        _refuse_tokens_of_servers(config)
     try:
         return Plan(
             settings,
@@ -103,6 +108,20 @@ def _plan(settings: UpSettings, config: str) -> Plan:
         fail(str(error))
 
 
+def _refuse_tokens_of_servers(config: str) -> None:
+    """A server that asks for a token which this command does not know would refuse the self-test."""
+    servers: tuple[type[TokenSettings], ...] = (MasterSettings, SegmentSettings)
+    for settings_class in servers:
+        loaded = load_or_fail(settings_class, {}, config)
+        if loaded.settings.tokens:
+            origin = loaded.origins.get("token_file") or loaded.origins["token"]
+            fail(
+                f"{origin}: `kvstore up` has one token for all that it starts. Put it into a file and name that with "
+                "--token-file",
+                code=EXIT_USAGE,
+            )
+
+
 async def _run(plan: Plan, json: bool) -> None:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     stopping = asyncio.Event()
@@ -111,7 +130,9 @@ async def _run(plan: Plan, json: bool) -> None:
         loop.add_signal_handler(number, stopping.set)
     if plan.token:
         # By the environment, not by arguments that every user of the machine can read.
-        os.environ["KVSTORE_MASTER_TOKEN"] = os.environ["KVSTORE_SEGMENT_TOKEN"] = plan.token
+        for server in ("MASTER", "SEGMENT"):
+            os.environ.pop(f"KVSTORE_{server}_TOKEN_FILE", None)
+            os.environ[f"KVSTORE_{server}_TOKEN"] = plan.token
     addresses = Addresses()
     supervisor = Supervisor(lambda text: console.print(f"kvstore: {text}", markup=False))
     starting = asyncio.create_task(_start(plan, json, addresses, supervisor, console))

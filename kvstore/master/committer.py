@@ -3,8 +3,8 @@
 Submissions are durable in the order they were made, each atomically. A commit that fails is made again, the same operations in the
 same order, until the store takes it: they say the same however often they are carried out. So the log in the store never has a hole
 that a later record covers up, and a store that is away for a while costs time and nothing else. Whoever can't wait is told
-(`on_stalled`). What the store will never take (a broken bound) fails for good with everything behind it; a FencedError ends
-the committer.
+(`on_stalled`). What the store will never take (a broken bound) fails for good with everything behind it. So does what comes
+once another master writes: each FencedError is told (`on_fenced`) to who owns the committer and is to stop it.
 """
 
 from __future__ import annotations

@@ -265,9 +265,15 @@ class Directory:
     async def _compact(self, order: ef.CompactLog) -> None:
         try:
             written = await compact(self._store, self.committer, order)
-        except StoreError as error:
+        except Exception as error:
+            # Upkeep: the log only stays as long as it is, and it is tried again later. A bug shows its traceback.
             log_event(
-                logger, logging.WARNING, "compaction_failed", segment_id=order.segment_id, error=str(error)
+                logger,
+                logging.WARNING,
+                "compaction_failed",
+                segment_id=order.segment_id,
+                error=str(error) or type(error).__name__,
+                exc_info=None if isinstance(error, StoreError) else error,
             )
             self.handle(ev.CompactionFailed(order.segment_id, order.generation))
             return

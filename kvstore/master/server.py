@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from kvstore import __version__
+from kvstore.common.advertised_host import NoAddressToAdvertise, advertised_host
 from kvstore.common.config.master import MasterSettings
 from kvstore.common.errors import FencedError, KvstoreError
 from kvstore.common.file_limit import raise_file_limit
@@ -58,6 +59,7 @@ class MasterServer:
         self._replica: Replica | None = None
         self._port: DirectoryPort | None = None
         self._control: ControlPort | None = None
+        self._advertised_host = ""
         self._not_ready = "starting"
         self._started_at = time.monotonic()
         self.failed = asyncio.Event()
@@ -81,7 +83,7 @@ class MasterServer:
 
     def _control_address(self) -> str:
         """Where the other masters, segments and tools reach this one."""
-        return str(Address(self._settings.advertise_host or self._settings.host, self.control_port))
+        return str(Address(self._advertised_host, self.control_port))
 
     @property
     def http_port(self) -> int:
@@ -98,6 +100,7 @@ class MasterServer:
 
     async def _start(self) -> None:
         settings = self._settings
+        self._advertised_host = settings.advertise_host or _own_address(settings.host)
         await self._http.start()
         self._not_ready = "loading the directory"
         await self._store.open()
@@ -207,6 +210,14 @@ class MasterServer:
         """Raises what has ended this master, once `failed` is set."""
         if self._failure is not None:
             raise self._failure
+
+
+def _own_address(host: str) -> str:
+    try:
+        return advertised_host(host)
+    except NoAddressToAdvertise:
+        # Nobody elsewhere reaches a machine that has no network, and here loopback does.
+        return "127.0.0.1" if host == "0.0.0.0" else "::1"
 
 
 def _limits(settings: MasterSettings) -> StateLimits:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvstore.common.errors import StoreError
-from kvstore.common.logs import log_event
+from kvstore.common.logs import log_throttled
 from kvstore.master.metadata.store import MetadataStore, SpaceLevel
 from kvstore.master.metrics import MasterMetrics
 
@@ -46,5 +46,5 @@ async def watch_store(
             await store.trim()
         except StoreError as error:
             view.read_error = str(error)
-            log_event(logger, logging.WARNING, "metadata_size_unknown", error=str(error))
+            log_throttled(logger, logging.WARNING, "metadata_size_unknown", "", error=str(error))
         await asyncio.sleep(PERIOD_S)

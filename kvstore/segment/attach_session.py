@@ -13,7 +13,7 @@ import grpc
 
 from kvstore import __version__
 from kvstore.common.control_metadata import token_metadata
-from kvstore.common.logs import log_event
+from kvstore.common.logs import log_throttled
 from kvstore.segment.errors import ClusterChanged, RegistrationRefused
 from kvstore.segment.journal_pump import (
     Batch,
@@ -178,10 +178,11 @@ class AttachSession:
             elif kind == "entries_refused":
                 refused = message.entries_refused
                 self._pump.entries_refused += refused.entries
-                log_event(
+                log_throttled(
                     logger,
                     logging.ERROR,
                     "journal_entries_refused",
+                    refused.reason,
                     entries=refused.entries,
                     last_seq=refused.last_seq,
                     reason=refused.reason,

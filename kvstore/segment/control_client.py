@@ -14,7 +14,7 @@ import grpc
 
 from kvstore.common.backoff import Backoff
 from kvstore.common.control_metadata import STANDBY_ROLE, refusing_role
-from kvstore.common.logs import log_event
+from kvstore.common.logs import log_event, log_throttled
 from kvstore.segment.attach_session import AttachableStore, AttachSession, Registration
 from kvstore.segment.errors import RegistrationRefused
 from kvstore.segment.heartbeat import Heartbeat, HeartbeatCounters
@@ -125,7 +125,7 @@ class ControlClient:
             turn += 1
             try:
                 await self._attach(master)
-                reason = "the stream ended"
+                reason = kind = "the stream ended"
             except (
                 grpc.RpcError,
                 OSError,
@@ -133,15 +133,15 @@ class ControlClient:
                 RegistrationRefused,
                 JournalProtocolError,
             ) as error:
-                reason = _describe(error)
+                reason, kind = _describe(error), _kind(error)
                 if _from_standby(error):
                     self._backoff.limit(STANDBY_DELAY_S_MAX)
             finally:
                 self._detached()
             if self._leaving.is_set():
                 return
-            if reason != self._complaint:
-                log_event(logger, logging.WARNING, "not_attached", master=master, reason=reason)
+            key = f"{master} {kind}"
+            log_throttled(logger, logging.WARNING, "not_attached", key, master=master, reason=reason)
             self._complaint = reason
             await self._pause()
 
@@ -243,6 +243,11 @@ def _from_standby(error: BaseException) -> bool:
     if not isinstance(error, grpc.aio.AioRpcError):
         return False
     return refusing_role(error.trailing_metadata()) == STANDBY_ROLE
+
+
+def _kind(error: BaseException) -> str:
+    """What does not change with the words: of the same kind one line a minute is enough."""
+    return error.code().name if isinstance(error, grpc.aio.AioRpcError) else type(error).__name__
 
 
 def _describe(error: BaseException) -> str:

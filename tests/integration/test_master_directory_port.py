@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from kvstore.common import logs
 from kvstore.master.server import MasterServer
 from kvstore_client import protocol
 from kvstore_client.protocol import ALREADY_THERE, NO_SEGMENT, OTHER_LENGTH, Op, Status
@@ -82,7 +83,10 @@ async def test_a_wrong_greeting_is_answered_and_closed(
     assert await peer.ended()
 
 
-async def test_the_token_is_asked_for_and_refusals_are_counted(tmp_path: Path) -> None:
+async def test_the_token_is_asked_for_and_refusals_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_throttle", logs.LogThrottle())
     server = MasterServer(settings(tmp_path, token="s3cret"))
     await server.start()
     try:
@@ -91,6 +95,8 @@ async def test_the_token_is_asked_for_and_refusals_are_counted(tmp_path: Path) -
             assert (await peer.call(Op.HELLO, protocol.HelloRequest(1, token)))[0] is Status.UNAUTHORIZED
             assert await peer.ended()
         assert metric(server, "kvstore_master_unauthorized_total", port="directory") == 4
+        # A line for each would fill the log.
+        assert [record.getMessage() for record in caplog.records].count("unauthorized") == 1
         (await DirectoryPeer.greeted(server.directory_port, "s3cret")).close()
     finally:
         await server.stop()
@@ -129,6 +135,20 @@ async def test_objects_are_found_where_their_segment_said(
     assert (record.index, record.state, record.host, record.tcp_port) == (0, 1, "127.0.0.1", 7450)
     assert metric(master, "kvstore_master_requests_total", op="exists", status="ok") == 2
     assert metric(master, "kvstore_master_request_keys_total", op="exists") == 14
+
+
+async def test_the_map_says_how_full_segments_are_without_a_change_of_membership(
+    peer: DirectoryPeer, segment: SegmentPeer, master: MasterServer
+) -> None:
+    (before,) = await peer.segment_map()
+    epoch = master.directory.map_epoch
+    await segment.heartbeat(used_bytes=before.used_bytes + 4096)
+
+    async def is_told() -> bool:
+        return (await peer.segment_map())[0].used_bytes == before.used_bytes + 4096
+
+    await until(is_told, "the map to say what the segment's heartbeat said")
+    assert master.directory.map_epoch == epoch
 
 
 async def test_without_a_segment_nothing_can_be_placed(peer: DirectoryPeer) -> None:

@@ -50,12 +50,12 @@ class Store:
             f"--metadata=rocksdb://{directory}/master",
         )
         ports = self.master.wait_event("listening")
-        self._control = str(Address(lab.hosts[MASTER].address, ports["control_port"]))
+        self.control = str(Address(lab.hosts[MASTER].address, ports["control_port"]))
 
     def start_segment(self, *options: str) -> int:
         segment = self._start(
             SEGMENT,
-            f"--masters={self._control}",
+            f"--masters={self.control}",
             "--port=0",
             "--http-port=-1",
             "--capacity=16MiB",
@@ -67,7 +67,7 @@ class Store:
         return int(segment.wait_event("listening")["port"])
 
     def admin(self, *arguments: str, host: str = HUB) -> dict[str, Any]:
-        command = [sys.executable, "-m", "kvstore.cli.main", "admin", *arguments, f"--master={self._control}"]
+        command = [sys.executable, "-m", "kvstore.cli.main", "admin", *arguments, f"--master={self.control}"]
         ended = subprocess.run(
             [*self._lab.hosts[host].enter, *command, "--json"],
             capture_output=True,
@@ -130,6 +130,8 @@ def test_a_port_that_is_closed_to_clients_is_found_by_status_and_by_nobody_else(
     assert not shown["healthy"] and f"segment 0 at {home}:{port} (connection refused)" in shown["problems"][0]
     blind = store.admin("status", "--no-reach")
     assert (blind["healthy"], blind["unreachable"]) == (True, None)
+    # It listens on 0.0.0.0, which is no address that anybody could go to.
+    assert blind["leader"] == store.control
 
 
 def test_a_host_that_is_cut_off_from_clients_is_found_in_time(store: Store, lab: NetworkLab) -> None:

@@ -34,7 +34,7 @@ EPHEMERAL = (
 class Up:
     """A running `kvstore up --json`."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, *options: str, **environment: str) -> None:
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "kvstore.cli.main", "up", "--json", "--size=32MiB"),
@@ -43,7 +43,7 @@ class Up:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "XDG_RUNTIME_DIR": str(directory)},
+            env={**os.environ, "XDG_RUNTIME_DIR": str(directory), **environment},
         )
 
     def summary(self) -> dict[str, Any]:
@@ -63,8 +63,8 @@ class Up:
 def start_up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
     started: list[Up] = []
 
-    def start(*options: str) -> Up:
-        up = Up(tmp_path, *options)
+    def start(*options: str, **environment: str) -> Up:
+        up = Up(tmp_path, *options, **environment)
         started.append(up)
         return up
 
@@ -139,7 +139,10 @@ def test_the_token_file_guards_the_store_and_its_secret_is_not_printed(
 ) -> None:
     secret = tmp_path / "token"
     secret.write_text("hunter2\n")
-    up = start_up(f"--token-file={secret}")
+    # What the environment says of the servers' own tokens gives way.
+    up = start_up(
+        f"--token-file={secret}", KVSTORE_MASTER_TOKEN_FILE=str(secret), KVSTORE_SEGMENT_TOKEN="other"
+    )
     summary = up.summary()
     assert "hunter2" not in json.dumps(summary)
     assert summary["health"].startswith("ok")
@@ -147,6 +150,16 @@ def test_the_token_file_guards_the_store_and_its_secret_is_not_printed(
         assert insider.namespace("n").put("k", b"v")
         assert not outsider.namespace("n").put("other", b"v")
         assert outsider.namespace("n").get("k") is None
+
+
+@pytest.mark.parametrize("variable", ["KVSTORE_MASTER_TOKEN", "KVSTORE_SEGMENT_TOKEN"])
+def test_a_token_of_one_server_alone_is_refused_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "hunter2")
+    code, errors = run_up("--size=32MiB", f"--data-dir={tmp_path}", *EPHEMERAL)
+    assert code == 2
+    assert variable in errors and "--token-file" in errors and "hunter2" not in errors
 
 
 def run_up(*options: str) -> tuple[int, str]:

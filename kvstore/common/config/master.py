@@ -25,8 +25,8 @@ class MasterSettings(ServerSettings):
     )
     advertise_host: PeerHost = setting(
         "",
-        "Address at which the other masters and the segments reach this one; without it --host. Several masters with "
-        "--host 0.0.0.0 need it.",
+        "Address at which the other masters and the segments reach this one; without it --host, or if that is 0.0.0.0 the "
+        "address of the interface that leads out of this machine. Several masters with --host 0.0.0.0 need it.",
         group="Addresses",
     )
     directory_port: Port = setting(DIRECTORY_PORT, "Port for clients; 0 picks a free one.", group="Addresses")

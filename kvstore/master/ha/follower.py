@@ -7,7 +7,7 @@ import logging
 import time
 
 from kvstore.common.errors import StoreError
-from kvstore.common.logs import log_event
+from kvstore.common.logs import log_event, log_throttled
 from kvstore.master.metadata.replicated import ReplicatedStore, RevisionGoneError, Update
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.recovery import corruption_reporter, load, reload_segment
@@ -47,7 +47,7 @@ class Follower:
                 await self._load()
                 return
             except StoreError as error:
-                log_event(logger, logging.WARNING, "directory_not_loaded", error=str(error))
+                log_throttled(logger, logging.WARNING, "directory_not_loaded", "", error=str(error))
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def _load(self) -> None:
@@ -78,11 +78,11 @@ class Follower:
                     await self._apply(update)
             except RevisionGoneError as error:
                 # Away for longer than the store keeps its past: start again from its present.
-                log_event(logger, logging.WARNING, "directory_reload", why=str(error))
+                log_throttled(logger, logging.WARNING, "directory_reload", "", why=str(error))
                 self._metrics.directory_reloads.inc()
                 await self.load()
             except StoreError as error:
-                log_event(logger, logging.WARNING, "follow_failed", error=str(error))
+                log_throttled(logger, logging.WARNING, "follow_failed", "", error=str(error))
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def reached(self, revision: int) -> None:
@@ -114,5 +114,5 @@ class Follower:
                 self._metrics.watch_lag.set(self._roles.lag_revisions)
                 self._roles.leader_address = await self._store.leader_address() or ""
             except StoreError as error:
-                log_event(logger, logging.WARNING, "watch_lag_unknown", error=str(error))
+                log_throttled(logger, logging.WARNING, "watch_lag_unknown", "", error=str(error))
             await asyncio.sleep(LAG_PERIOD_S)

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from kvstore.common.control_metadata import token_metadata
-from kvstore.common.logs import log_event
+from kvstore.common.logs import log_event, log_throttled
 from kvstore.master.roles import Roles, Standby
 from kvstore.master.state.endpoint import Endpoint
 from kvstore.v1 import control_pb2 as pb
@@ -39,7 +39,14 @@ async def mirror(roles: Roles, standby: Standby, token: str) -> None:
             except grpc.aio.AioRpcError as error:
                 refused = error.code() is grpc.StatusCode.UNAUTHENTICATED
                 level = logging.WARNING if refused else logging.DEBUG
-                log_event(logger, level, "map_not_mirrored", leader=address, error=error.details())
+                log_throttled(
+                    logger,
+                    level,
+                    "map_not_mirrored",
+                    f"{address} {level}",
+                    leader=address,
+                    error=error.details(),
+                )
             except grpc.aio.UsageError as error:
                 log_event(logger, logging.DEBUG, "map_not_mirrored", leader=address, error=str(error))
         await asyncio.sleep(RETRY_DELAY_S)

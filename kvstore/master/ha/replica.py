@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Coroutine
 
 from kvstore.common.errors import KvstoreError, StoreError
-from kvstore.common.logs import log_event
+from kvstore.common.logs import log_event, log_throttled
 from kvstore.master.core_tasks import CoreTasks
 from kvstore.master.directory import Directory
 from kvstore.master.ha.follower import Follower
@@ -111,7 +111,7 @@ class Replica:
             log_event(logger, logging.WARNING, "standby_was_behind", revision=follower.revision)
             return tenure, await recover(self._store, tenure.fence, corruption_reporter(self._metrics))
         except StoreError as error:
-            log_event(logger, logging.ERROR, "could_not_take_over", error=str(error))
+            log_throttled(logger, logging.ERROR, "could_not_take_over", "", error=str(error))
             return tenure, None
 
     async def _campaign(self) -> Tenure:
@@ -119,7 +119,7 @@ class Replica:
             try:
                 return await self._store.campaign()
             except StoreError as error:
-                log_event(logger, logging.WARNING, "campaign_failed", error=str(error))
+                log_throttled(logger, logging.WARNING, "campaign_failed", "", error=str(error))
                 await asyncio.sleep(RETRY_DELAY_S)
 
     @staticmethod

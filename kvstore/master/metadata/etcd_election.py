@@ -14,7 +14,7 @@ import struct
 import time
 
 from kvstore.common.errors import StoreError
-from kvstore.common.logs import log_event
+from kvstore.common.logs import log_throttled
 from kvstore.etcd import etcd_pb2 as pb
 from kvstore.master.metadata.etcd_client import EtcdClient
 from kvstore.master.metadata.etcd_watch import watch
@@ -75,7 +75,7 @@ class Election:
         try:
             await self._client.lease_revoke(tenure.lease_id, RESIGN_TIMEOUT_S)
         except StoreError as error:
-            log_event(logger, logging.WARNING, "lease_not_revoked", error=str(error))
+            log_throttled(logger, logging.WARNING, "lease_not_revoked", "", error=str(error))
 
     async def leader_address(self) -> str | None:
         kv, _ = await self._client.get(self.leader_key)
@@ -126,7 +126,7 @@ class Election:
                     if changes.events[-1].value is None:
                         return
         except StoreError as error:
-            log_event(logger, logging.WARNING, "election_watch_failed", error=str(error))
+            log_throttled(logger, logging.WARNING, "election_watch_failed", "", error=str(error))
 
     async def _renew(self, tenure: EtcdTenure, ends_at: float, granted_s: float) -> None:
         why = "the lease could not be renewed in time"

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 import rocksdict
 
 from kvstore.common.errors import FencedError, StoreError
-from kvstore.common.logs import log_event
+from kvstore.common.logs import log_event, log_throttled
 from kvstore.master.metadata.store import (
     INTERNAL_PREFIX,
     SCAN_PAGE_BYTES,
@@ -120,7 +120,8 @@ class RocksdbStore(MetadataStore):
             self._db.close()
         self._open()
         self._failed = False
-        log_event(logger, logging.WARNING, "metadata_store_reopened", path=str(self._path))
+        path = str(self._path)
+        log_throttled(logger, logging.WARNING, "metadata_store_reopened", path, path=path)
 
     async def get(self, key: bytes) -> bytes | None:
         value: bytes | None = await self._on(self._readers, lambda: self._db.get(key))

@@ -11,7 +11,8 @@ import grpc
 import grpc.aio
 
 from kvstore.common.control_metadata import presented_token
-from kvstore.common.logs import log_event
+from kvstore.common.logs import log_throttled
+from kvstore.common.reachability import peer_host
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.ports.admin_service import AdminService
 from kvstore.master.ports.control_service import ControlService
@@ -74,7 +75,10 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     def _refusal(self, method: str, code: grpc.StatusCode, text: str) -> Any:
         async def refuse(_: Any, context: Any) -> None:
             self._metrics.unauthorized.labels("control").inc()
-            log_event(logger, logging.WARNING, "unauthorized", peer=context.peer(), method=method, text=text)
+            peer = context.peer()
+            log_throttled(
+                logger, logging.WARNING, "unauthorized", peer_host(peer), peer=peer, method=method, text=text
+            )
             await context.abort(code, text)
 
         # Streams both ways fit calls of every form, and no message of the caller's is waited for.

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from kvstore.common.logs import log_event
+from kvstore.common.logs import log_throttled
 from kvstore.common.reachability import peer_host
 from kvstore.master.directory import Directory
 from kvstore.master.metrics import MasterMetrics
@@ -155,7 +155,8 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
                 await directory.committer.wait_for_room()
         except Exception as error:
             status, reason = Status.INTERNAL, f"reading the stream failed: {error}"
-            log_event(logger, logging.WARNING, "attach_stream_failed", session=number, error=str(error))
+            fields: dict[str, Any] = {"session": number, "error": str(error)}
+            log_throttled(logger, logging.WARNING, "attach_stream_failed", type(error).__name__, **fields)
         session.close(status, reason)
 
     async def _registration(self, messages: AsyncIterator[Any], context: Any) -> Registration:
@@ -174,7 +175,8 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
                 f"this master speaks {VERSION_MIN} to {VERSION_MAX}"
             )
             self._metrics.version_refusals.labels("control").inc()
-            log_event(logger, logging.ERROR, "version_refused", peer=context.peer(), text=text)
+            peer = context.peer()
+            log_throttled(logger, logging.ERROR, "version_refused", peer_host(peer), peer=peer, text=text)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
         if (wrong := _wrong_with(said)) is not None:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, wrong)

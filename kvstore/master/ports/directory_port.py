@@ -13,6 +13,7 @@ import asyncio
 import logging
 import socket
 import struct
+import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -20,7 +21,7 @@ from typing import Any, cast
 from kvstore.common.errors import RefusedError
 from kvstore.common.identity import check_identity
 from kvstore.common.listening import BACKLOG, listening_sockets, port_of
-from kvstore.common.logs import log_event
+from kvstore.common.logs import log_throttled
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.roles import Backend, Roles
 from kvstore_client import _native, protocol
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 HELLO_TIMEOUT_S = 5.0
 HELLO_BODY_BYTES_MAX = 4096
+MAP_KEPT_S = 1.0
 WRITE_BUFFER_HIGH_BYTES = 1 << 20
 _COUNT_AT = struct.Struct("<8xI")
 _PREFERRED_AT = struct.Struct("<12xI")
@@ -74,7 +76,9 @@ class DirectoryPort:
         self._counters: dict[tuple[int, int], Any] = {}
         self._key_counters = {int(op): metrics.request_keys.labels(_OP_NAMES[op]) for op in _HOT}
         self._servers: list[asyncio.Server] = []
-        self._map: tuple[Backend, int, bytes] | None = None  # encoded, of this backend and epoch
+        self._map: tuple[Backend, int, float, bytes] | None = (
+            None  # of this backend and epoch, until then, encoded
+        )
 
     async def start(self, host: str, port: int) -> None:
         """OSError names the address."""
@@ -98,12 +102,14 @@ class DirectoryPort:
             await server.wait_closed()
 
     def encoded_map(self) -> bytes:
-        """The fields of a MAP reply; encoded once an epoch, for all clients ask when it changes. How full segments are is as
-        of then."""
-        backend = self.roles.backend
-        if self._map is None or self._map[0] is not backend or self._map[1] != backend.map_epoch:
-            self._map = backend, backend.map_epoch, protocol.MapReply(tuple(backend.segment_map())).encode()
-        return self._map[2]
+        """The fields of a MAP reply. Encoded once an epoch, for all clients ask when it changes, and again after a while, for
+        clients choose by how full segments are."""
+        backend, now = self.roles.backend, time.monotonic()
+        known = self._map
+        if known is None or known[0] is not backend or known[1] != backend.map_epoch or now >= known[2]:
+            encoded = protocol.MapReply(tuple(backend.segment_map())).encode()
+            self._map = known = backend, backend.map_epoch, now + MAP_KEPT_S, encoded
+        return known[3]
 
     def count(self, op: int, status: int, keys: int = 0) -> None:
         counter = self._counters.get((op, status))
@@ -130,7 +136,7 @@ class DirectoryConnection(asyncio.Protocol):
         self._write_paused = False
         self._waiting: asyncio.Task[None] | None = None
         self._hello_timer: asyncio.TimerHandle | None = None
-        self._peer = ""
+        self._peer = self._host = ""
 
     # ---- transport -----------------------------------------------------------------------------------------
 
@@ -140,10 +146,11 @@ class DirectoryConnection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._peer = str(transport.get_extra_info("peername"))
+        peername = transport.get_extra_info("peername")
+        self._peer, self._host = str(peername), str(peername[0]) if peername else ""
         if len(self._port.connections) >= self._port.options.connections_max:
             self._port.metrics.refused_connections.inc()
-            log_event(logger, logging.WARNING, "connection_refused", peer=self._peer, why="connections_max")
+            self._log(logging.WARNING, "connection_refused", why="connections_max")
             self._closing = True
             self._transport.abort()
             return
@@ -231,6 +238,10 @@ class DirectoryConnection(asyncio.Protocol):
             out, self._out = self._out, []
             self._transport.write(b"".join(out) if len(out) > 1 else out[0])
 
+    def _log(self, level: int, event: str, **fields: object) -> None:
+        """A stranger can make it happen with each connection."""
+        log_throttled(logger, level, event, self._host, peer=self._peer, **fields)
+
     # ---- replies -------------------------------------------------------------------------------------------
 
     def _reply(self, op: int, request_id: int, fields: bytes, keys: int = 0) -> None:
@@ -252,7 +263,7 @@ class DirectoryConnection(asyncio.Protocol):
             self._refuse_version(op, request_id, f"frame version {version}", FRAME_VERSION, FRAME_VERSION)
             return
         self._port.metrics.bad_frames.inc()
-        log_event(logger, logging.WARNING, "bad_frame", peer=self._peer, magic=hex(magic), op=op)
+        self._log(logging.WARNING, "bad_frame", magic=hex(magic), op=op)
         self.close()
 
     def _refuse_version(
@@ -260,7 +271,7 @@ class DirectoryConnection(asyncio.Protocol):
     ) -> None:
         text = f"{what} is not spoken here: this master speaks {low} to {high}"
         self._port.metrics.version_refusals.labels("directory").inc()
-        log_event(logger, logging.ERROR, "version_refused", peer=self._peer, text=text)
+        self._log(logging.ERROR, "version_refused", text=text)
         self._refuse(op, request_id, Status.UNSUPPORTED_VERSION, text)
         self.close()
 
@@ -291,8 +302,9 @@ class DirectoryConnection(asyncio.Protocol):
             self._refuse(op, request_id, error.status, str(error))
         except _native.WireError as error:
             self._refuse(op, request_id, Status(error.status), str(error))
-        except Exception:
-            logger.exception("request_failed", extra={"fields": {"peer": self._peer, "op": op}})
+        except Exception as error:
+            fields: dict[str, Any] = {"peer": self._peer, "op": op, "exc_info": error}
+            log_throttled(logger, logging.ERROR, "request_failed", f"{op} {type(error).__name__}", **fields)
             self._refuse(
                 op, request_id, Status.INTERNAL, "the master failed at this request; its log says why"
             )
@@ -348,7 +360,7 @@ class DirectoryConnection(asyncio.Protocol):
 
     def _refuse_unauthorized(self, op: int, request_id: int, text: str) -> None:
         self._port.metrics.unauthorized.labels("directory").inc()
-        log_event(logger, logging.WARNING, "unauthorized", peer=self._peer, text=text)
+        self._log(logging.WARNING, "unauthorized", text=text)
         self._refuse(op, request_id, Status.UNAUTHORIZED, text)
 
     def _admit(self, op: int, request_id: int, hello: protocol.HelloRequest) -> None:

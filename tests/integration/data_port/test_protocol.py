@@ -72,7 +72,12 @@ def test_a_wrong_token_version_or_peer_is_refused_and_the_connection_closed(
 
 def test_each_of_several_tokens_is_taken_and_no_other(store: _native.SegmentStore) -> None:
     server = _native.DataServer(store, tcp_host="127.0.0.1", tokens=["old secret", "new"])
-    for token, status in {"old secret": OK, "new": OK, "": UNAUTHORIZED, "old secretnew": UNAUTHORIZED}.items():
+    for token, status in {
+        "old secret": OK,
+        "new": OK,
+        "": UNAUTHORIZED,
+        "old secretnew": UNAUTHORIZED,
+    }.items():
         with Peer(("127.0.0.1", server.tcp_port), greet=False) as peer:
             assert peer.hello(token=token).status == status, token
     server.stop()
