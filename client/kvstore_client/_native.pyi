@@ -222,6 +222,8 @@ class PageClient:
         """(status, handle). The handle is usable whatever the status: it is opened (again) when a call needs it, and follows
         epoch bumps by itself."""
     def bump_namespace(self, handle: int, deadline_ms: int) -> int: ...
+    def restore_namespace(self, handle: int, identity: bytes, name: str) -> None:
+        """For a forked child's client: `handle` is what its parent's gave out for the identity."""
     def close_namespace(self, handle: int) -> None:
         """Makes room for another: a client keeps 4,096 of them. The handle is never valid again."""
     def namespace_state(self, handle: int) -> tuple[bytes, int]:

@@ -98,13 +98,12 @@ class Client:
         except RuntimeError as error:  # the inherited one answers as an empty store does
             logger.error("kvstore: no pages in this forked process: %s", error)
             return
-        for handle in range(self._handles_end):
-            is_open = handle in self._namespaces
-            identity, name = self._namespaces.get(handle, (b"closed", ""))
-            if self._native.open_namespace(identity, name, 0)[1] != handle:
-                raise AssertionError("namespaces are numbered in the order in which they are opened")
-            if not is_open:  # and stays so
-                self._native.close_namespace(handle)
+        for handle, (identity, name) in self._namespaces.items():
+            self._native.restore_namespace(handle, identity, name)
+        last = self._handles_end - 1
+        if last >= 0 and last not in self._namespaces:  # closed, and not to be given out again
+            self._native.restore_namespace(last, b"closed", "")
+            self._native.close_namespace(last)
 
     def __enter__(self) -> "Client":
         return self

@@ -359,6 +359,13 @@ void bind_client(nb::module_& m) {
                 deadline, [&](const Deadline& until) { return client.bump_namespace(handle, until); }));
           },
           nb::arg("handle"), nb::arg("deadline_ms"))
+      .def(
+          "restore_namespace",
+          [](PageClient& client, int handle, nb::bytes identity, const std::string& name) {
+            client.restore_namespace(
+                handle, std::string(static_cast<const char*>(identity.data()), identity.size()), name);
+          },
+          nb::arg("handle"), nb::arg("identity"), nb::arg("name"))
       .def("close_namespace", &PageClient::close_namespace, nb::arg("handle"))
       .def(
           "namespace_state",

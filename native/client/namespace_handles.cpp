@@ -1,5 +1,7 @@
 #include "client/namespace_handles.hpp"
 
+#include <algorithm>
+
 namespace kvstore {
 
 int NamespaceHandles::add(const std::string& identity, const std::string& name) {
@@ -14,6 +16,12 @@ int NamespaceHandles::add(const std::string& identity, const std::string& name) 
 bool NamespaceHandles::valid(int handle) const {
   std::lock_guard<std::mutex> lock(mutex_);
   return handle >= 0 && handle < next_;
+}
+
+void NamespaceHandles::restore(int handle, const std::string& identity, const std::string& name) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  entries_[handle] = Entry{identity, name, {}};
+  next_ = std::max(next_, handle + 1);
 }
 
 void NamespaceHandles::remove(int handle) {

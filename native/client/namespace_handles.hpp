@@ -19,6 +19,8 @@ class NamespaceHandles {
   int add(const std::string& identity, const std::string& name);
   // Whether it was ever given out, also when it has been removed since.
   bool valid(int handle) const;
+  // The handle that another client of these settings gave out for the identity: a forked child's objects have their parent's.
+  void restore(int handle, const std::string& identity, const std::string& name);
   // Makes room for another. The handle is never given out again: a call that still has it finds nothing open.
   void remove(int handle);
 

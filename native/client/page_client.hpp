@@ -41,6 +41,10 @@ class PageClient {
   wire::Status bump_namespace(int handle, const Deadline& deadline);
   // Whether open_namespace() ever gave it out: a closed namespace answers as an empty store does.
   bool valid_handle(int handle) const;
+  // The handle that a client of the parent process gave out for it.
+  void restore_namespace(int handle, const std::string& identity, const std::string& name) {
+    namespaces_.restore(handle, identity, name);
+  }
   // Makes room for another namespace; calls with the handle find nothing from now on.
   void close_namespace(int handle) { namespaces_.remove(handle); }
   NamespaceHandles::State namespace_state(int handle) const;

@@ -172,6 +172,7 @@ KEYS = [f"key {number}" for number in range(64)]
 SIZE = 1 << 16
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("verb", ["get", "get_into", "put", "exists", "open"])
 @pytest.mark.parametrize(
     "handler",
@@ -243,6 +244,7 @@ def test_a_signal_handler_may_close_the_client_whose_call_it_interrupts(store: C
         segment.resume()
 
 
+@pytest.mark.alone
 def test_ctrl_c_ends_a_call_that_waits(store: Cluster) -> None:
     with Client(store.masters, deadline_ms=20_000) as client:
         space = client.namespace("signals")
@@ -294,6 +296,9 @@ def test_a_forked_childs_client_works_by_itself_and_its_parents_goes_on(store: C
         client = Client(sys.argv[1], deadline_ms=5000)
         space = client.namespace("forks")
         assert space.put("from the parent", b"p" * 10000)
+        client.namespace("closed").close()
+        late = client.namespace("opened after one was closed")
+        assert late.put("key", b"late")
         done = threading.Event()
         wrong = []
 
@@ -314,6 +319,7 @@ def test_a_forked_childs_client_works_by_itself_and_its_parents_goes_on(store: C
             if child == 0:
                 signal.alarm(20)
                 good = space.get("from the parent") == b"p" * 10000
+                good = good and late.get("key") == b"late"
                 good = good and space.put(f"from child {round}", b"c" * 5000)
                 good = good and client.namespace("another").put(f"key {round}", b"value")
                 client.close()
