@@ -7,6 +7,7 @@ its user would see it: nothing else runs meanwhile. Those come last.
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import sys
 import tempfile
@@ -18,6 +19,9 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# What segments copy out of the memory of tests is the bytes that the test means, or the put fails.
+os.environ.setdefault("KVSTORE_CLIENT_PUT_DIGESTS", "1")
 
 LOCKS = "kvstore_locks"
 

@@ -75,6 +75,11 @@ class ClientConfig:
     run_bytes: int = integer(
         4 << 20, 64 << 10, 1 << 30, "bytes", "a batch goes to a segment in runs of about so many bytes"
     )
+    put_digests: bool = flag(
+        False,
+        "have segments on this host check what they copy out of registered memory against a digest of the writer's; "
+        "costs one more pass over the bytes",
+    )
     location_cache_entries: int = integer(
         65_536, 0, 1 << 24, "", "objects whose segment is remembered between exists and get; 0: none"
     )

@@ -33,6 +33,10 @@ TROUBLES = {
         "another segment listens there than the masters say",
         "has it restarted? that heals by itself",
     ),
+    "not_rightful": (
+        "the socket is another user's, in a directory that others may write to: pages go over TCP",
+        "run both as one user, or give the segment a --unix-path in a directory that only its user may write to",
+    ),
     "refused": ("it refuses", "its own log says more; is that its port?"),
     "not_serving": ("no master serves", "see `kvstore admin status`"),
     "no_room": (

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <type_traits>
@@ -17,7 +18,7 @@ namespace kvstore {
 // It is none of the running calls any more before it asks for the GIL: the exit of the process waits for them.
 class InterruptibleCall : private ReleasedGil, public Cancellation {
  public:
-  InterruptibleCall() : Cancellation(::gettid() == ::getpid()) {}
+  InterruptibleCall() : Cancellation(::syscall(SYS_gettid) == ::getpid()) {}
 
   static void raise_if_interrupted() {
     if (PyErr_Occurred() != nullptr) throw nanobind::python_error();

@@ -10,7 +10,7 @@
 //   timeouts                         exchanges with a peer that ended at their deadline
 //   connects                         connections opened (HELLO answered)
 //   reconnects                       of them, such as replaced one that had failed
-//   refused_hellos                   HELLOs refused: wrong token, version or peer
+//   refused_hellos                   HELLOs refused: wrong token, version or peer; unix sockets that are somebody else's
 //   protocol_errors                  replies that broke the protocol; their connections were closed
 //   breaker_open                     times a peer's circuit breaker opened
 //   breaker_refusals                 entries (requests to a master) kept from a peer by its open breaker

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/cancellation.hpp"
+#include "base/own_mappings.hpp"
 #include "client/calls/exists_call.hpp"
 #include "client/calls/fetch_call.hpp"
 #include "client/calls/get_call.hpp"
@@ -204,7 +205,10 @@ NamespaceHandles::State PageClient::namespace_state(int handle) const {
 }
 
 bool PageClient::register_memory(uint64_t address, uint64_t size_bytes, int fd) {
-  if (::getpid() != pid_ || !registered_.add(address, size_bytes, fd)) return false;
+  if (::getpid() != pid_) return false;
+  // A descriptor of other memory would have its bytes stored under this memory's keys, with a digest that fits them.
+  if (fd >= 0 && !is_shared_mapping_of(address, size_bytes, fd)) return false;
+  if (!registered_.add(address, size_bytes, fd)) return false;
   const CallGuard guard(*this);
   const auto range = registered_.find(address);
   if (range != nullptr && guard.cluster() != nullptr) guard.cluster()->transports().memory_registered(range);

@@ -68,7 +68,7 @@ class PageClient {
   // Transports that are wanted and that this process can't have, and why.
   const std::map<std::string, std::string>& transport_refusals() const { return transport_refusals_; }
 
-  // `fd`: the file that the memory is, or -1.
+  // `fd`: the file that the memory is a shared mapping of, from its start, or -1. False when it is not.
   bool register_memory(uint64_t address, uint64_t size_bytes, int fd);
   void unregister(uint64_t address);
 

@@ -71,8 +71,8 @@ std::vector<PeerTroubles::Record> PeerTroubles::all() const {
 const char* PeerTroubles::name(Trouble trouble) {
   // In the order of the enumeration; the texts that go with them are in kvstore_client/troubles.py.
   static const std::array<const char*, static_cast<size_t>(Trouble::kCount)> kNames = {
-      "unresolved", "unreachable", "no_answer", "closed",      "not_ours", "unauthorized",
-      "version",    "wrong_peer",  "refused",   "not_serving", "no_room",
+      "unresolved", "unreachable", "no_answer",    "closed",  "not_ours",    "unauthorized",
+      "version",    "wrong_peer",  "not_rightful", "refused", "not_serving", "no_room",
   };
   return kNames[static_cast<size_t>(trouble)];
 }

@@ -28,6 +28,7 @@ enum class Trouble : uint8_t {
   kUnauthorized,  // it refuses the token
   kVersion,       // it speaks other versions of the protocol
   kWrongPeer,     // somebody else listens there
+  kNotRightful,   // another user listens there, in a directory that others may write to
   kRefused,       // it refuses for another reason, which it says
   kNotServing,    // no master serves
   kNoRoom,        // no segment takes pages

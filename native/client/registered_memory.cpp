@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <string>
 
 #include "base/process_owner.hpp"
 
@@ -37,7 +38,8 @@ bool RegisteredMemory::add(uint64_t address, uint64_t size_bytes, int fd) {
     if (after->first < address + size_bytes) return false;
   }
   if (after != by_address_.begin() && std::prev(after)->second->contains(address, 1)) return false;
-  const int own = fd < 0 ? -1 : ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  // Read-only, whatever the caller's is: a segment that copies out of the memory has no business to write to it.
+  const int own = fd < 0 ? -1 : ::open(("/proc/self/fd/" + std::to_string(fd)).c_str(), O_RDONLY | O_CLOEXEC);
   if (fd >= 0 && own < 0) return false;
   const uint64_t id = next_id.fetch_add(1, std::memory_order_relaxed);
   by_address_.emplace(address, std::make_shared<const RegisteredRange>(id, address, size_bytes, own));

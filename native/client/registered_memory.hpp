@@ -44,7 +44,7 @@ struct RegisteredRange {
 
 class RegisteredMemory {
  public:
-  // The descriptor is duplicated; -1: the memory is no file. The same range again replaces nothing and is true; false when the
+  // The descriptor's file is opened again, to be read only; -1: the memory is no file. The same range again replaces nothing and is true; false when the
   // range is empty, overlaps another one, or the descriptor is no file of at least that size.
   bool add(uint64_t address, uint64_t size_bytes, int fd);
   void remove(uint64_t address);

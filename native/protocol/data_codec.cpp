@@ -27,6 +27,7 @@ void write_put(wire::Writer& body, const KeyBlock& keys, const EntryRun& run, co
                const std::vector<uint32_t>& lengths) {
   uint8_t flags = wire::kPutHasDepths;
   if (fields.texts != nullptr) flags |= wire::kPutHasTexts;
+  if (fields.with_digests) flags |= wire::kPutHasDigests;
   body.u8(fields.head.ack_committed ? 1 : 0).u8(flags).u16(0).u32(fields.head.commit_timeout_ms);
   write_run(body, keys, run);
   body.raw(lengths.data(), lengths.size() * sizeof(uint32_t));

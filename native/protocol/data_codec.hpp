@@ -25,6 +25,7 @@ struct PutFields {
   PutHead head;
   uint32_t depth = 0;                                    // of key 0 of the call
   const std::vector<std::string_view>* texts = nullptr;  // one a key of the call, or null
+  bool with_digests = false;                             // follow the pieces of a PULL
 };
 void write_put(wire::Writer& body, const KeyBlock& keys, const EntryRun& run, const PutFields& fields,
                const std::vector<uint32_t>& lengths);

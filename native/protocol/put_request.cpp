@@ -30,6 +30,7 @@ PutRequest read_put_request(wire::Reader& reader) {
     throw WireError(Status::kTooLarge, "objects of " + std::to_string(put.total_bytes) +
                                            " bytes in all are over the payload cap of " +
                                            std::to_string(wire::kPayloadBytesMax) + ": cut the batch");
+  put.has_digests = (flags & wire::kPutHasDigests) != 0;
   if ((flags & wire::kPutHasDepths) != 0) put.depths = reader.bytes(size_t{keys} * 4, "depths");
   if ((flags & wire::kPutHasTexts) != 0) {
     wire::Reader sizes(reader.bytes(size_t{keys} * 2, "text_bytes"), size_t{keys} * 2);

@@ -14,6 +14,7 @@ namespace kvstore {
 // Views into the request body, which must outlive it.
 struct PutRequest {
   bool ack_committed = false;
+  bool has_digests = false;  // of a PULL
   uint32_t commit_timeout_ms = 0;
   KeyBlock block;
   std::vector<Fingerprint> fingerprints;

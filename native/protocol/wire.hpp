@@ -99,6 +99,7 @@ enum class SegmentState : uint8_t { kLive = 1, kSuspect = 2, kDraining = 3, kGon
 
 constexpr uint8_t kPutHasDepths = 1;
 constexpr uint8_t kPutHasTexts = 2;
+constexpr uint8_t kPutHasDigests = 4;  // PULL over the unix socket; over RDMA they are always there
 
 struct Header {
   uint32_t magic = kMagic;

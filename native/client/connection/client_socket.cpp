@@ -9,6 +9,8 @@
 #include <climits>
 #include <cstring>
 
+#include "base/peer_credentials.hpp"
+
 namespace kvstore {
 namespace {
 
@@ -61,6 +63,8 @@ NetStatus ClientSocket::connect_unix(const std::string& path, const Deadline& de
     if (wait.over()) return NetStatus::kTimeout;
     ::poll(nullptr, 0, 1);
   }
+  // The token comes next.
+  if (!is_rightful_listener(s.fd_, path)) return NetStatus::kRefused;
   *out = std::move(s);
   return NetStatus::kOk;
 }

@@ -71,7 +71,10 @@ NetStatus ConnectionPool::open(const Deadline& deadline, std::unique_ptr<FrameCo
       break;
     case NetStatus::kRefused:
       counters_.add(Counter::kRefusedHellos);
-      counters_.troubles.failed(subject_, trouble_of(fresh->refusal()), fresh->refusal_text());
+      if (fresh == nullptr)  // before anything was said
+        counters_.troubles.failed(subject_, Trouble::kNotRightful);
+      else
+        counters_.troubles.failed(subject_, trouble_of(fresh->refusal()), fresh->refusal_text());
       break;
     case NetStatus::kTimeout:
       if (tells_of_peer(status, deadline, began)) counters_.troubles.failed(subject_, Trouble::kNoAnswer);

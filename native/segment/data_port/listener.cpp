@@ -167,11 +167,4 @@ ServerListener::~ServerListener() {
 
 int ServerListener::accept() const { return ::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC); }
 
-bool ServerListener::is_trusted_peer(int fd) {
-  ucred peer{};
-  socklen_t size = sizeof(peer);
-  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-         (peer.uid == ::geteuid() || peer.uid == 0);
-}
-
 }  // namespace kvstore

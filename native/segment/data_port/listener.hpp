@@ -28,8 +28,6 @@ class ServerListener {
 
   // A new connection, close-on-exec and blocking, or -1 with errno.
   int accept() const;
-  // Whether the peer of a unix connection runs as our user or as root.
-  static bool is_trusted_peer(int fd);
 
  private:
   static std::vector<ServerListener> listen_on_all(const addrinfo& addresses, uint16_t port,

@@ -148,6 +148,7 @@ void PutTransfer::pull(const RegisteredBuffers& buffers, const PullPieces& piece
               true;  // the file shrank under us: these are not the bytes that were promised
         to += pieces.size(piece);
       }
+      if (pieces.digests != nullptr && write.digest != pieces.digest(first)) write.digest_refused = true;
     }
   }
 }

@@ -21,7 +21,8 @@ struct PullPieces {
   uint32_t per_entry = 0;
   const uint8_t* offsets = nullptr;  // u64 each
   const uint8_t* sizes = nullptr;    // u32 each
-  const uint8_t* digests = nullptr;  // u32 an entry, or null: the writer and the segment share memory
+  const uint8_t* digests =
+      nullptr;  // u32 an entry, or null: the writer trusts the memory that it shares with the segment
 
   uint64_t offset(size_t piece) const;
   uint32_t size(size_t piece) const;

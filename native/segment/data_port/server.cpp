@@ -10,6 +10,8 @@
 #include <system_error>
 #include <vector>
 
+#include "base/peer_credentials.hpp"
+
 namespace kvstore {
 namespace {
 
@@ -181,7 +183,7 @@ void DataServer::accept_from(const ServerListener& listener) {
     }
     return;  // else the peer has given up already
   }
-  if (listener.is_unix() && !ServerListener::is_trusted_peer(fd)) {
+  if (listener.is_unix() && !is_own_or_root_peer(fd)) {
     context_.counters.refused_connections.fetch_add(1, std::memory_order_relaxed);
     ::close(fd);
     return;

@@ -335,7 +335,7 @@ void ServerSession::on_put(wire::Reader& body) {
 void ServerSession::on_pull(wire::Reader& body) {
   RemoteMemory* const remote = socket_.is_unix() ? nullptr : &require_remote_memory();
   const PutRequest put = read_put_request(body);
-  const PullPieces pieces = read_pull_pieces(body, put, remote != nullptr);
+  const PullPieces pieces = read_pull_pieces(body, put, remote != nullptr || put.has_digests);
   PutTransfer transfer(store_, put, context_.stopping);
   if (remote != nullptr)
     transfer.pull(*remote, pieces);

@@ -1,5 +1,8 @@
 // The whole client against real segments and a real index.
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -21,6 +24,7 @@ constexpr const char* kPutPulled = "put_pulled_bytes";
 void round_trip(PageClientOptions options, bool with_unix, bool registered, const char* get_path,
                 const char* put_path) {
   options.run_bytes = 65536;
+  options.transport_options["put_digests"] = "true";
   Fixture f(options);
   const std::string path = with_unix ? socket_path() : "";
   TestSegment segment(f.directory, 0, 1, path);
@@ -200,5 +204,69 @@ TEST(a_forked_child_finds_an_empty_store_and_leaves_the_parents_alone) {
   CHECK(b.all(Status::kOk));
 }
 #endif
+
+TEST(memory_that_is_no_longer_the_registered_file_is_refused_where_digests_are_sent) {
+  PageClientOptions options = client_options();
+  options.transport_options["put_digests"] = "true";
+  Fixture f(options);
+  TestSegment segment(f.directory, 0, 1, socket_path());
+  f.open();
+  constexpr size_t kBytes = 1 << 20;
+  SharedBuffer buffer(kBytes);
+  auto* memory = static_cast<uint8_t*>(buffer.data());
+  fill(memory, kBytes, 31);
+  Batch good(4, 1, kBytes / 4, 2, 32, memory);
+  f.put(good);
+  CHECK(good.all(Status::kOk));
+  CHECK_EQ(f.count("put_pulled_bytes"), uint64_t{kBytes});
+  // Somebody maps something else there without taking the registration back.
+  CHECK(::mmap(memory, kBytes, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) ==
+        memory);
+  fill(memory, kBytes, 33);
+  Batch stale(4, 1, kBytes / 4, 2, 34, memory);
+  f.put(stale);
+  CHECK(stale.all(Status::kDigestMismatch));
+  f.get(stale);
+  CHECK(stale.none_ok());
+}
+
+TEST(only_memory_that_is_a_shared_mapping_of_the_file_from_its_start_is_registered_with_it) {
+  Fixture f;
+  constexpr size_t kPage = 4096, kBytes = 8 * kPage;
+  const int fd = ::memfd_create("kvstore-test", MFD_CLOEXEC);
+  const int other = ::memfd_create("kvstore-test", MFD_CLOEXEC);
+  CHECK(::ftruncate(fd, kBytes) == 0 && ::ftruncate(other, kBytes) == 0);
+  const auto map = [&](int flags, int file, off_t offset) {
+    return static_cast<uint8_t*>(
+        ::mmap(nullptr, kBytes - 2 * kPage, PROT_READ | PROT_WRITE, flags, file, offset));
+  };
+  const auto registers = [&](const uint8_t* at, size_t size, int file) {
+    const auto address = reinterpret_cast<uint64_t>(at);
+    const bool done = f.client.register_memory(address, size, file);
+    if (done) f.client.unregister(address);
+    return done;
+  };
+  constexpr size_t kMapped = kBytes - 2 * kPage;
+  uint8_t* const shared = map(MAP_SHARED, fd, 0);
+  CHECK(registers(shared, kMapped, fd));
+  CHECK(registers(shared, kMapped - kPage, fd));
+  CHECK(::mprotect(shared + kPage, kPage, PROT_READ) == 0);  // now three mappings, of one file all the same
+  CHECK(registers(shared, kMapped, fd));
+  CHECK(!registers(shared, kMapped, other));
+  CHECK(!registers(shared + kPage, kMapped - kPage, fd));  // not from the start of the file
+  CHECK(!registers(shared, kBytes, fd));                   // mapped in part
+  CHECK(!registers(map(MAP_SHARED, fd, kPage), kMapped, fd));
+  CHECK(!registers(map(MAP_PRIVATE, fd, 0), kMapped, fd));
+  CHECK(!registers(map(MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), kMapped, fd));
+  ::close(fd);
+  ::close(other);
+}
+
+TEST(what_is_handed_to_segments_can_be_read_only) {
+  SharedBuffer buffer(4096);
+  const auto range = RegisteredMemory::shared_buffers().find(reinterpret_cast<uint64_t>(buffer.data()));
+  CHECK(range != nullptr);
+  CHECK_EQ(::fcntl(range->fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+}
 
 TEST_MAIN()

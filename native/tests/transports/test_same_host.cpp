@@ -176,6 +176,11 @@ TEST(a_reader_that_checks_the_generation_never_takes_wrong_bytes) {
           locate(client, name, i % 2 == 0 ? 0 : 1000, i + 10);  // half of them with no hold at all
       client.send(DataClient::frame(Op::kUnpin, unpin_body(i + 10)));
       if (e.status != Status::kOk) continue;
+      if (i % 16 == 0) {  // long enough for the slot to be somebody else's
+        const uint64_t puts = s.store->stats().at("puts");
+        while (!done.load() && s.store->stats().at("puts") < puts + 100)
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
       copy.assign(pool.base + e.offset, pool.base + e.offset + e.length);
 #if !defined(__SANITIZE_THREAD__)  // which has no model of fences
       std::atomic_thread_fence(std::memory_order_acquire);
@@ -189,11 +194,14 @@ TEST(a_reader_that_checks_the_generation_never_takes_wrong_bytes) {
     }
   });
   DataClient writer(s.options.unix_path);
-  for (int i = 0; i < 450; ++i)
+  // Until the race has been lost at least once, which is what this is about.
+  const auto deadline = SegmentStore::Clock::now() + std::chrono::seconds(20);
+  for (int i = 0; i < 450 || (moved_on.load() == 0 && SegmentStore::Clock::now() < deadline); ++i)
     writer.call(put_frame({std::to_string(i % 150)}, 60000 + static_cast<uint32_t>(i % 7)));
   done = true;
   reader.join();
   CHECK_EQ(wrong.load(), 0);
+  CHECK(moved_on.load() > 0);
   CHECK(copied.load() > 0);
 }
 

@@ -108,6 +108,7 @@ def test_every_option_of_the_client_is_honoured(tmp_path: Path) -> None:
         "connect_timeout_ms": 15,
         "run_bytes": 1 << 17,
         "location_cache_entries": 16,
+        "put_digests": True,
     }
     assert {*given, "token", "revision", "tag", "kv_dtype"} == set(ADAPTER_OPTIONS)
     client = config_of(masters="a:1", **given).client

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/digest.hpp"
 #include "client/connection/registrations.hpp"
 
 namespace kvstore {
@@ -13,10 +14,11 @@ using wire::Status;
 }  // namespace
 
 PullSender::PullSender(const TransportBatch& batch, std::shared_ptr<const RegisteredRange> range,
-                       const TransportContext& context, Count& moved, Count& pulled)
+                       const TransportContext& context, bool with_digests, Count& moved, Count& pulled)
     : batch_(batch),
       range_(std::move(range)),
       context_(context),
+      with_digests_(with_digests),
       moved_(moved),
       pulled_(pulled),
       socket_sender_(batch, moved) {}
@@ -51,6 +53,17 @@ NetStatus PullSender::prepare(FrameConnection& connection, const Deadline& deadl
   return NetStatus::kOk;
 }
 
+void PullSender::write_digests(wire::Writer& body, const std::vector<uint32_t>& entries) const {
+  for (const uint32_t entry : entries) {
+    uint32_t crc = 0;
+    for (size_t j = 0; j < batch_.memory->piece_count(entry); ++j) {
+      const iovec piece = batch_.memory->piece(entry, j);
+      crc = crc32c(crc, static_cast<const uint8_t*>(piece.iov_base), piece.iov_len);
+    }
+    body.u32(crc);
+  }
+}
+
 NetStatus PullSender::send(FrameConnection& connection, const EntryRun& run,
                            const data_codec::PutFields& fields, const Deadline& deadline, Op* op,
                            uint32_t* request_id) {
@@ -80,10 +93,13 @@ NetStatus PullSender::send(FrameConnection& connection, const EntryRun& run,
 
   const std::vector<uint32_t> lengths = entry_lengths(entries, *batch_.memory);
   wire::Writer body(256 + run.key_count() * (kHashBytes + 8) + lengths.size() * 4 + offsets.size() * 12);
-  data_codec::write_put(body, *batch_.keys, run, fields, lengths);
+  data_codec::PutFields with_digests = fields;
+  with_digests.with_digests = with_digests_;
+  data_codec::write_put(body, *batch_.keys, run, with_digests, lengths);
   body.u32(registration->buffer_id).u32(static_cast<uint32_t>(pieces));
   body.raw(offsets.data(), offsets.size() * sizeof(uint64_t))
       .raw(sizes.data(), sizes.size() * sizeof(uint32_t));
+  if (with_digests_) write_digests(body, entries);
   *op = Op::kPull;
   const NetStatus status = connection.send_request(*op, body.data(), body.size(), 0, deadline, request_id);
   if (status == NetStatus::kOk) {

@@ -11,9 +11,9 @@ namespace kvstore {
 // Serves the stripes of one put concurrently. Runs that don't lie wholly in the range go over the socket.
 class PullSender : public RunSender {
  public:
-  // `moved` counts the bytes, `pulled` those of them that the segment fetched by itself.
+  // `with_digests`: the segment compares what it fetched with what was here. `moved` counts the bytes, `pulled` those of them that the segment fetched by itself.
   PullSender(const TransportBatch& batch, std::shared_ptr<const RegisteredRange> range,
-             const TransportContext& context, Count& moved, Count& pulled);
+             const TransportContext& context, bool with_digests, Count& moved, Count& pulled);
 
   // Registers the range with the connection, and drops what is no longer registered here.
   NetStatus prepare(FrameConnection& connection, const Deadline& deadline) override;
@@ -25,9 +25,12 @@ class PullSender : public RunSender {
                                                          const TransportContext& context);
 
  private:
+  void write_digests(wire::Writer& body, const std::vector<uint32_t>& entries) const;
+
   const TransportBatch& batch_;
   const std::shared_ptr<const RegisteredRange> range_;
   const TransportContext& context_;
+  const bool with_digests_;
   Count& moved_;
   Count& pulled_;
   SocketRunSender socket_sender_;

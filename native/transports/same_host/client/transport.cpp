@@ -29,8 +29,9 @@ constexpr const char* kPulledBytes = "put_pulled_bytes";
 
 class SameHostTransport : public Transport {
  public:
-  SameHostTransport(const SegmentRecord& segment, TransportContext& context)
+  SameHostTransport(const SegmentRecord& segment, TransportContext& context, bool put_digests)
       : context_(context),
+        put_digests_(put_digests),
         channel_({"", 0, segment.unix_path}, segment.pool_id, context, kName),
         pulled_bytes_(context.counters.named(kPulledBytes)) {}
 
@@ -48,6 +49,7 @@ class SameHostTransport : public Transport {
   NetStatus put(TransportBatch& batch, const Deadline& deadline);
 
   TransportContext& context_;
+  const bool put_digests_;
   DataChannel channel_;
   Count& pulled_bytes_;
   std::unique_ptr<AttachedPool> pool_;
@@ -95,7 +97,7 @@ NetStatus SameHostTransport::submit(TransportBatch& batch, const Deadline& deadl
 NetStatus SameHostTransport::put(TransportBatch& batch, const Deadline& deadline) {
   auto range = PullSender::range_of(batch, context_);
   if (range == nullptr) return channel_.put(batch, deadline);
-  PullSender sender(batch, std::move(range), context_, channel_.bytes_put(), pulled_bytes_);
+  PullSender sender(batch, std::move(range), context_, put_digests_, channel_.bytes_put(), pulled_bytes_);
   return channel_.put(batch, deadline, sender, {context_.run_bytes, pull_run_entries_max(batch)});
 }
 
@@ -186,14 +188,15 @@ void SameHostTransport::copy_entry(const data_codec::Location& location, uint32_
 
 class SameHostFactory : public TransportFactory {
  public:
-  explicit SameHostFactory(TransportContext& context) : context_(context) {}
+  SameHostFactory(TransportContext& context, bool put_digests)
+      : context_(context), put_digests_(put_digests) {}
 
   // Null unless the unix path of the map leads to the pool that the map promises, and that pool can be attached.
   std::unique_ptr<Transport> open(const SegmentRecord& segment, const Deadline& deadline,
                                   NetStatus* why) override {
     *why = NetStatus::kUnreachable;
     if (segment.unix_path.empty()) return nullptr;
-    auto transport = std::make_unique<SameHostTransport>(segment, context_);
+    auto transport = std::make_unique<SameHostTransport>(segment, context_, put_digests_);
     *why = transport->attach(segment, deadline);
     if (*why != NetStatus::kOk) return nullptr;
     return transport;
@@ -204,12 +207,13 @@ class SameHostFactory : public TransportFactory {
 
  private:
   TransportContext& context_;
+  const bool put_digests_;
 };
 
 std::unique_ptr<TransportFactory> make_same_host(TransportContext& context, const DeclaredOptions& options,
                                                  std::string*) {
   if (!options.flag("same_host")) return nullptr;
-  return std::make_unique<SameHostFactory>(context);
+  return std::make_unique<SameHostFactory>(context, options.flag("put_digests"));
 }
 
 }  // namespace
@@ -219,7 +223,10 @@ TransportType same_host_transport() {
       kName,
       30,
       TransportType::Reach::kSameHost,
-      {{"same_host", "true", "whether the shared memory of segments on this host may be used"}},
+      {{"same_host", "true", "whether the shared memory of segments on this host may be used"},
+       {"put_digests", "false",
+        "whether segments on this host compare what they copy out of registered memory with a digest of the "
+        "writer's"}},
       {{kPulledBytes, "of transport_same_host_bytes_put: copied by the segment out of registered memory"}},
       make_same_host};
 }

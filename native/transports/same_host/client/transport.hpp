@@ -6,7 +6,7 @@
 
 namespace kvstore {
 
-// Options: same_host. Counters: put_pulled_bytes.
+// Options: same_host, put_digests. Counters: put_pulled_bytes.
 TransportType same_host_transport();
 
 }  // namespace kvstore
