@@ -114,11 +114,12 @@ test-long: ## the native and the Python tests ROUNDS times over (20), for what f
 test-long: export ROUNDS := $(if $(filter file,$(origin ROUNDS)),20,$(ROUNDS))
 
 .PHONY: lint
-lint: $(VENV)/.built ## ruff, mypy --strict, clang-format; changes nothing
+lint: $(VENV)/.built ## ruff, mypy --strict, clang-format, and locks where clang++ is there; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(NATIVE_FILES)
+	$(PYTHON) tools/check_locks.py
 
 .PHONY: format
 format: $(VENV)/.deps ## rewrite the sources as the linters want them

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <thread>
+
+#include "base/mutex.hpp"
 
 namespace kvstore {
 namespace {
@@ -113,13 +113,13 @@ struct HostResolver::State {
 
   const Query query;
   const Times times;
-  std::mutex mutex;  // guards what follows
-  std::condition_variable answered;
-  std::map<std::string, std::shared_ptr<Name>> names;
-  size_t lookups = 0;
+  Mutex mutex;  // guards each Name too
+  CondVar answered;
+  std::map<std::string, std::shared_ptr<Name>> names GUARDED_BY(mutex);
+  size_t lookups GUARDED_BY(mutex) = 0;
 
-  // What a lookup has found, nothing: no answer. Held: the mutex.
-  void answer(Name* name, std::vector<SocketAddress>* found) {
+  // What a lookup has found, nothing: no answer.
+  void answer(Name* name, std::vector<SocketAddress>* found) REQUIRES(mutex) {
     name->answered_at = Clock::now();
     name->fresh_until =
         name->answered_at + std::chrono::milliseconds(found->empty() ? times.retry_ms : times.fresh_ms);
@@ -132,8 +132,8 @@ struct HostResolver::State {
     --lookups;
   }
 
-  // The name, made when it is new. Held: the mutex.
-  std::shared_ptr<Name> name_of(const std::string& host) {
+  // The name, made when it is new.
+  std::shared_ptr<Name> name_of(const std::string& host) REQUIRES(mutex) {
     const auto it = names.find(host);
     if (it != names.end()) return it->second;
     if (names.size() >= kNamesMax) {
@@ -144,11 +144,14 @@ struct HostResolver::State {
     }
     return names.emplace(host, std::make_shared<Name>()).first->second;
   }
+
+  // False when there is no thread to be had. `state`: this one, for the thread to share.
+  bool start(const std::shared_ptr<State>& state, const std::shared_ptr<Name>& name, const std::string& host)
+      REQUIRES(mutex);
 };
 
-// Held: the mutex. False when there is no thread to be had.
-bool HostResolver::start(const std::shared_ptr<State>& state, const std::shared_ptr<Name>& name,
-                         const std::string& host) {
+bool HostResolver::State::start(const std::shared_ptr<State>& state, const std::shared_ptr<Name>& name,
+                                const std::string& host) {
   try {
     std::thread([state, name, host]() noexcept {
       std::vector<SocketAddress> found;
@@ -156,7 +159,7 @@ bool HostResolver::start(const std::shared_ptr<State>& state, const std::shared_
         found = by_turns(state->query(host));
       } catch (...) {  // as if there were no answer
       }
-      const std::lock_guard<std::mutex> answering(state->mutex);
+      const MutexLock answering(state->mutex);
       state->answer(name.get(), &found);
       state->answered.notify_all();
     }).detach();
@@ -164,7 +167,7 @@ bool HostResolver::start(const std::shared_ptr<State>& state, const std::shared_
     return false;
   }
   name->running = true;
-  ++state->lookups;
+  ++lookups;
   return true;
 }
 
@@ -200,7 +203,7 @@ std::vector<SocketAddress> HostResolver::look_up(const std::string& host, const 
   // A probe of a doubtful peer has less time than its call.
   const Deadline::Wait waiting(deadline);
   const Clock::time_point asked_at = Clock::now();
-  std::unique_lock<std::mutex> lock(state.mutex);
+  MutexLock lock(state.mutex);
   const std::shared_ptr<Name> name = state.name_of(host);
   // Fresh, or since we asked.
   const auto answered = [&](Clock::time_point now) {
@@ -211,7 +214,7 @@ std::vector<SocketAddress> HostResolver::look_up(const std::string& host, const 
     name->used_at = now;
     if (answered(now)) break;
     if (!name->wanted) name->wanted = true, name->wanted_since = now;
-    if (!name->running && state.lookups < kLookupsMax && !start(state_, name, host)) break;
+    if (!name->running && state.lookups < kLookupsMax && !state.start(state_, name, host)) break;
     const auto enough = name->addresses.empty()
                             ? Clock::time_point::max()
                             : name->wanted_since + std::chrono::milliseconds(state.times.known_wait_ms);
@@ -220,20 +223,20 @@ std::vector<SocketAddress> HostResolver::look_up(const std::string& host, const 
     lock.lock();
     if (over || answered(Clock::now())) break;
     if (name->running || state.lookups >= kLookupsMax)
-      state.answered.wait_until(lock, std::min(waiting.slice_end(), enough));
+      state.answered.wait_until(state.mutex, std::min(waiting.slice_end(), enough));
   }
   return name->addresses;
 }
 
 void HostResolver::connected(const std::string& host, const SocketAddress& address) noexcept {
-  const std::lock_guard<std::mutex> lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const auto it = state_->names.find(host);
   if (it == state_->names.end()) return;
   to_front(&it->second->addresses, address);
 }
 
 void HostResolver::unreachable(const std::string& host) noexcept {
-  const std::lock_guard<std::mutex> lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   const auto it = state_->names.find(host);
   if (it == state_->names.end()) return;
   Name& name = *it->second;

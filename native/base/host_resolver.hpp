@@ -60,8 +60,6 @@ class HostResolver {
  private:
   struct Name;
   struct State;
-  static bool start(const std::shared_ptr<State>& state, const std::shared_ptr<Name>& name,
-                    const std::string& host);
   std::vector<SocketAddress> look_up(const std::string& host, const Deadline& deadline);
 
   const ProcessOwner owner_;

@@ -7,18 +7,18 @@
 
 namespace kvstore {
 
-bool WorkerPool::run_one(const std::shared_ptr<Job>& job, std::unique_lock<std::mutex>& lock) {
+bool WorkerPool::run_one(const std::shared_ptr<Job>& job) {
   if (job->next == job->parts) return false;
   const size_t index = job->next++;
   if (job->next == job->parts) jobs_.erase(std::remove(jobs_.begin(), jobs_.end(), job), jobs_.end());
-  lock.unlock();
+  mutex_.unlock();
   bool failed = false;
   try {
     (*job->part)(index);
   } catch (...) {
     failed = true;
   }
-  lock.lock();
+  mutex_.lock();
   job->failed = job->failed || failed;
   if (++job->finished == job->parts) job->done.notify_all();
   return true;
@@ -37,7 +37,7 @@ void WorkerPool::start_threads(size_t wanted) noexcept {
 
 void WorkerPool::post(std::function<void()> task) {
   {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (!closing_) {
       start_threads(1);
       if (!threads_.empty()) {
@@ -55,19 +55,20 @@ bool WorkerPool::run(size_t parts, const std::function<void(size_t)>& part) {
   const auto job = std::make_shared<Job>();
   job->part = &part;
   job->parts = parts;
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (parts > 1 && !closing_) {
     jobs_.push_back(job);
     const size_t helpers = parts - 1;
     start_threads(helpers);
     for (size_t i = 0; i < helpers; ++i) wanted_.notify_one();
   }
-  while (run_one(job, lock)) {
+  while (run_one(job)) {
   }
   const auto finished = [&] { return job->finished == job->parts; };
-  if (Cancellation::current() == nullptr) job->done.wait(lock, finished);
+  if (Cancellation::current() == nullptr)
+    while (!finished()) job->done.wait(mutex_);
   // Others work on the rest, and this thread alone can find out that the call has to end.
-  while (!job->done.wait_for(lock, Cancellation::kSlice, finished)) {
+  while (!job->done.wait_for(mutex_, Cancellation::kSlice, finished)) {
     lock.unlock();
     Cancellation::look_now_and_then();
     lock.lock();
@@ -76,15 +77,15 @@ bool WorkerPool::run(size_t parts, const std::function<void(size_t)>& part) {
 }
 
 void WorkerPool::work() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     ++idle_threads_;
-    wanted_.wait(lock, [&] { return closing_ || !jobs_.empty() || !posted_.empty(); });
+    while (!closing_ && jobs_.empty() && posted_.empty()) wanted_.wait(mutex_);
     --idle_threads_;
     if (closing_) return;
     if (!jobs_.empty()) {
       const std::shared_ptr<Job> job = jobs_.front();
-      run_one(job, lock);
+      run_one(job);
       continue;
     }
     const std::function<void()> task = std::move(posted_.front());
@@ -98,7 +99,7 @@ void WorkerPool::work() {
 void WorkerPool::close() {
   std::vector<std::thread> threads;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     closing_ = true;
     threads.swap(threads_);
   }
@@ -107,7 +108,7 @@ void WorkerPool::close() {
   for (;;) {
     std::function<void()> task;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(mutex_);
       if (posted_.empty()) return;
       task = std::move(posted_.front());
       posted_.pop_front();
@@ -117,7 +118,7 @@ void WorkerPool::close() {
 }
 
 size_t WorkerPool::thread_count() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return threads_.size();
 }
 

@@ -4,14 +4,14 @@
 // call run(), and nothing of a call is left running when run() returns.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "base/mutex.hpp"
 
 namespace kvstore {
 
@@ -36,29 +36,29 @@ class WorkerPool {
   size_t thread_count() const;
 
  private:
-  struct Job {
+  struct Job {  // guarded by mutex_
     const std::function<void(size_t)>* part;
     size_t parts;
     size_t next = 0;      // the next part to hand out
     size_t finished = 0;  // parts that have returned
     bool failed = false;
-    std::condition_variable done;
+    CondVar done;
   };
 
-  void work();
-  void start_threads(
-      size_t wanted) noexcept;  // the lock is held; jobs are in the queue, so it must not throw
-  // Takes one part of the job and runs it. False when all are handed out. The lock is held on entry and on return.
-  bool run_one(const std::shared_ptr<Job>& job, std::unique_lock<std::mutex>& lock);
+  void work() EXCLUDES(mutex_);
+  // Jobs are in the queue, so it must not throw.
+  void start_threads(size_t wanted) noexcept REQUIRES(mutex_);
+  // Takes one part of the job and runs it, without the lock. False when all are handed out.
+  bool run_one(const std::shared_ptr<Job>& job) REQUIRES(mutex_);
 
   const size_t threads_max_;
-  mutable std::mutex mutex_;
-  std::condition_variable wanted_;
-  std::deque<std::shared_ptr<Job>> jobs_;  // with parts not handed out yet
-  std::deque<std::function<void()>> posted_;
-  std::vector<std::thread> threads_;
-  size_t idle_threads_ = 0;
-  bool closing_ = false;
+  mutable Mutex mutex_;
+  CondVar wanted_;
+  std::deque<std::shared_ptr<Job>> jobs_ GUARDED_BY(mutex_);  // with parts not handed out yet
+  std::deque<std::function<void()>> posted_ GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_ GUARDED_BY(mutex_);
+  size_t idle_threads_ GUARDED_BY(mutex_) = 0;
+  bool closing_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace kvstore

@@ -10,7 +10,7 @@ CircuitBreaker::CircuitBreaker(int64_t backoff_ms_min, int64_t backoff_ms_max, u
       random_(static_cast<std::minstd_rand::result_type>(seed)) {}
 
 CircuitBreaker::Ticket CircuitBreaker::admit(Time now) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   switch (state_) {
     case State::kClosed:
       return {Verdict::kAllowed, generation_};
@@ -25,7 +25,7 @@ CircuitBreaker::Ticket CircuitBreaker::admit(Time now) {
 }
 
 void CircuitBreaker::success(const Ticket& ticket) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (ticket.generation != generation_) return;
   backoff_ms_ = 0;
   unanswered_ = {};
@@ -35,14 +35,14 @@ void CircuitBreaker::success(const Ticket& ticket) {
 }
 
 bool CircuitBreaker::failure(const Ticket& ticket, Time now) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (ticket.generation != generation_) return false;
   open(now);
   return true;
 }
 
 bool CircuitBreaker::timeout(const Ticket& ticket, Time began, Time now) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (ticket.generation != generation_) return false;
   unanswered_ += std::max(now - std::max(began, counted_until_), Time::duration::zero());
   counted_until_ = std::max(counted_until_, now);
@@ -55,7 +55,7 @@ bool CircuitBreaker::timeout(const Ticket& ticket, Time began, Time now) {
 }
 
 void CircuitBreaker::cancel(const Ticket& ticket, Time now) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (ticket.generation == generation_) probe_again(ticket, now);
 }
 
@@ -78,12 +78,12 @@ void CircuitBreaker::open(Time now) {
 }
 
 bool CircuitBreaker::refusing(Time now) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return state_ == State::kHalfOpen || (state_ == State::kOpen && now < open_until_);
 }
 
 int64_t CircuitBreaker::backoff_ms() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return backoff_ms_;
 }
 

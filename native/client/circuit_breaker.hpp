@@ -7,10 +7,10 @@
 
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 #include <random>
 
 #include "base/deadline.hpp"
+#include "base/mutex.hpp"
 
 namespace kvstore {
 
@@ -46,19 +46,20 @@ class CircuitBreaker {
 
  private:
   enum class State : uint8_t { kClosed, kOpen, kHalfOpen };
-  void open(Time now);
-  void probe_again(const Ticket& ticket, Time now);
+  void open(Time now) REQUIRES(mutex_);
+  void probe_again(const Ticket& ticket, Time now) REQUIRES(mutex_);
 
   const int64_t backoff_ms_min_;
   const int64_t backoff_ms_max_;
-  mutable std::mutex mutex_;
-  std::minstd_rand random_;
-  State state_ = State::kClosed;
-  uint64_t generation_ = 1;  // grows with each change of state: outcomes of older tickets don't count
-  int64_t backoff_ms_ = 0;
-  Time open_until_{};
-  Time::duration unanswered_{};  // time with nothing but calls that timed out
-  Time counted_until_{};         // how far that time has been counted: calls overlap
+  mutable Mutex mutex_;
+  std::minstd_rand random_ GUARDED_BY(mutex_);
+  State state_ GUARDED_BY(mutex_) = State::kClosed;
+  // Grows with each change of state: outcomes of older tickets don't count.
+  uint64_t generation_ GUARDED_BY(mutex_) = 1;
+  int64_t backoff_ms_ GUARDED_BY(mutex_) = 0;
+  Time open_until_ GUARDED_BY(mutex_){};
+  Time::duration unanswered_ GUARDED_BY(mutex_){};  // time with nothing but calls that timed out
+  Time counted_until_ GUARDED_BY(mutex_){};         // how far that time has been counted: calls overlap
 };
 
 }  // namespace kvstore

@@ -42,12 +42,12 @@ void ClientCounters::count(const CallCounters& verb, const uint8_t* statuses, si
 }
 
 Count& ClientCounters::named(const std::string& name) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return named_[name];
 }
 
 uint64_t ClientCounters::value(const std::string& name) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = named_.find(name);
   return at == named_.end() ? 0 : at->second.value();
 }
@@ -55,7 +55,7 @@ uint64_t ClientCounters::value(const std::string& name) const {
 std::vector<std::pair<std::string, uint64_t>> ClientCounters::all() const {
   std::vector<std::pair<std::string, uint64_t>> out;
   for (size_t i = 0; i < kCount; ++i) out.emplace_back(kNames[i], values_[i].value());
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [name, count] : named_) out.emplace_back(name, count.value());
   return out;
 }

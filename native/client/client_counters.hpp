@@ -28,11 +28,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "client/peer_troubles.hpp"
 
 namespace kvstore {
@@ -129,8 +129,8 @@ class ClientCounters {
  private:
   static constexpr size_t kCount = static_cast<size_t>(Counter::kCount);
   std::array<Count, kCount> values_{};
-  mutable std::mutex mutex_;
-  std::map<std::string, Count> named_;  // guarded by mutex_; the counts themselves are not
+  mutable Mutex mutex_;
+  std::map<std::string, Count> named_ GUARDED_BY(mutex_);  // the counts themselves are not
 };
 
 // What a transport moved in one direction, "get" or "put".

@@ -41,7 +41,7 @@ Cluster::~Cluster() {
 
 Status Cluster::refresh_map(const Deadline& deadline) {
   {
-    std::lock_guard<std::mutex> lock(map_mutex_);
+    const MutexLock lock(map_mutex_);
     const bool recent = Deadline::Clock::now() - map_fetched_ < std::chrono::milliseconds(kMapIntervalMs);
     if (map_epoch_ && (*map_epoch_ == directory_.map_epoch_seen() || recent)) return Status::kOk;
   }
@@ -52,7 +52,7 @@ Status Cluster::fetch_map(const Deadline& deadline) {
   SegmentMap fresh;
   const Status status = directory_.fetch_map(deadline, &fresh);
   if (status != Status::kOk) return status;
-  std::lock_guard<std::mutex> lock(map_mutex_);
+  const MutexLock lock(map_mutex_);
   peers_.follow(fresh);
   map_epoch_ = fresh.epoch;
   map_fetched_ = Deadline::Clock::now();

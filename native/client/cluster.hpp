@@ -6,10 +6,10 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "base/worker_pool.hpp"
 #include "client/client_counters.hpp"
 #include "client/directory_client.hpp"
@@ -71,9 +71,9 @@ class Cluster {
   SegmentPeers peers_;
   LocationCache locations_;
 
-  std::mutex map_mutex_;
-  std::optional<uint64_t> map_epoch_;  // none until the first map is there
-  Deadline::Clock::time_point map_fetched_{};
+  Mutex map_mutex_;
+  std::optional<uint64_t> map_epoch_ GUARDED_BY(map_mutex_);  // none until the first map is there
+  Deadline::Clock::time_point map_fetched_ GUARDED_BY(map_mutex_){};
 };
 
 // The segments that one call meets: each is found once, and the map is fetched once more when it does not

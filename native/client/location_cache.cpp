@@ -9,7 +9,7 @@ LocationCache::LocationCache(size_t entries_max)
 
 void LocationCache::find(const std::vector<Fingerprint>& fingerprints, const std::vector<uint32_t>& entries,
                          Time now, std::vector<ObjectLocation>* locations) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (items_.empty()) return;
   for (const uint32_t entry : entries) {
     const Fingerprint& wanted = fingerprints[entry];
@@ -22,7 +22,7 @@ void LocationCache::find(const std::vector<Fingerprint>& fingerprints, const std
 void LocationCache::store(const std::vector<Fingerprint>& fingerprints, const std::vector<uint32_t>& entries,
                           const std::vector<ObjectLocation>& locations, Time now, Time until) {
   if (sets_ == 0) return;
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (items_.empty()) items_.resize(sets_ * kWays);
   for (const uint32_t entry : entries) {
     Item* set = &items_[set_of(fingerprints[entry])];
@@ -40,7 +40,7 @@ void LocationCache::store(const std::vector<Fingerprint>& fingerprints, const st
 
 void LocationCache::forget(const std::vector<Fingerprint>& fingerprints,
                            const std::vector<uint32_t>& entries) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (items_.empty()) return;
   for (const uint32_t entry : entries) {
     Item* set = &items_[set_of(fingerprints[entry])];

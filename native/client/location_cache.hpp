@@ -5,10 +5,10 @@
 
 #include <array>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "base/deadline.hpp"
+#include "base/mutex.hpp"
 #include "protocol/keys.hpp"
 #include "protocol/wire.hpp"
 
@@ -46,8 +46,8 @@ class LocationCache {
   size_t set_of(const Fingerprint& f) const { return (f.hi % sets_) * kWays; }
 
   const size_t sets_;
-  mutable std::mutex mutex_;
-  std::vector<Item> items_;
+  mutable Mutex mutex_;
+  std::vector<Item> items_ GUARDED_BY(mutex_);
 };
 
 }  // namespace kvstore

@@ -5,7 +5,7 @@
 namespace kvstore {
 
 int NamespaceHandles::add(const std::string& identity, const std::string& name) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [handle, entry] : entries_)
     if (entry.identity == identity) return handle;
   if (entries_.size() == kNamespaceHandlesMax) return -1;
@@ -14,23 +14,23 @@ int NamespaceHandles::add(const std::string& identity, const std::string& name) 
 }
 
 bool NamespaceHandles::valid(int handle) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return handle >= 0 && handle < next_;
 }
 
 void NamespaceHandles::restore(int handle, const std::string& identity, const std::string& name) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   entries_[handle] = Entry{identity, name, {}};
   next_ = std::max(next_, handle + 1);
 }
 
 void NamespaceHandles::remove(int handle) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   entries_.erase(handle);
 }
 
 NamespaceHandles::State NamespaceHandles::state(int handle) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find(handle);
   return found == entries_.end() ? State{} : found->second.state;
 }
@@ -39,7 +39,7 @@ wire::Status NamespaceHandles::ensure_open(int handle, DirectoryClient& director
                                            NamespaceId* ns) {
   std::string identity, name;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = entries_.find(handle);
     if (found == entries_.end()) return wire::Status::kUnavailable;
     if (found->second.state.open) {
@@ -54,7 +54,7 @@ wire::Status NamespaceHandles::ensure_open(int handle, DirectoryClient& director
   if (status != wire::Status::kOk) return status;
   fresh.open = true;
   *ns = fresh.ns;
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find(handle);
   if (found == entries_.end()) return wire::Status::kUnavailable;
   State& kept = found->second.state;
@@ -63,7 +63,7 @@ wire::Status NamespaceHandles::ensure_open(int handle, DirectoryClient& director
 }
 
 void NamespaceHandles::mark_stale(int handle, const NamespaceId& ns) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find(handle);
   if (found != entries_.end() && found->second.state.ns == ns) found->second.state.open = false;
 }
@@ -82,7 +82,7 @@ wire::Status NamespaceHandles::bump_once(int handle, DirectoryClient& directory,
   if (status == wire::Status::kStaleNamespace) mark_stale(handle, ns);
   if (status != wire::Status::kOk) return status;
   fresh.open = true;
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find(handle);
   if (found == entries_.end()) return wire::Status::kUnavailable;
   if (fresh.ns != namespace_id(found->second.identity, fresh.epoch)) return wire::Status::kInternal;

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.hpp"
 #include "client/directory_client.hpp"
 
 namespace kvstore {
@@ -48,9 +48,9 @@ class NamespaceHandles {
     std::string name;
     State state;
   };
-  mutable std::mutex mutex_;
-  std::map<int, Entry> entries_;
-  int next_ = 0;
+  mutable Mutex mutex_;
+  std::map<int, Entry> entries_ GUARDED_BY(mutex_);
+  int next_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kvstore

@@ -29,7 +29,7 @@ class PageClient::CallGuard {
  public:
   explicit CallGuard(const PageClient& client) : client_(client) {
     if (::getpid() != client.pid_) return;  // not even the lock: another thread may have held it at the fork
-    std::lock_guard<std::mutex> lock(client.mutex_);
+    const MutexLock lock(client.mutex_);
     if (client.closed_) return;
     ++client.calls_in_flight_;
     cluster_ = client.cluster_.get();
@@ -38,7 +38,7 @@ class PageClient::CallGuard {
   ~CallGuard() {
     if (cluster_ == nullptr) return;
     innermost_ = outer_;
-    std::unique_lock<std::mutex> lock(client_.mutex_);
+    MutexLock lock(client_.mutex_);
     if (client_.calls_in_flight_ == 1 && client_.last_call_closes_) {
       std::unique_ptr<Cluster> closed = std::move(client_.cluster_);
       lock.unlock();  // still counted: the client stays until its cluster is gone
@@ -83,18 +83,14 @@ PageClient::PageClient(std::vector<PeerAddress> masters, const PageClientOptions
 PageClient::~PageClient() { close(); }
 
 void PageClient::close() {
-  if (::getpid() != pid_) {
-    // Its threads exist in the parent only: there is nothing here that could be joined or freed safely.
-    (void)cluster_.release();
-    return;
-  }
-  std::unique_lock<std::mutex> lock(mutex_);
+  if (::getpid() != pid_) return leave_to_parent();
+  const MutexLock lock(mutex_);
   closed_ = true;
   if (CallGuard::cancel_own(*this)) {  // to wait for it here would be to wait for ever
     last_call_closes_ = true;
     return;
   }
-  idle_.wait(lock, [&] { return calls_in_flight_ == 0; });
+  while (calls_in_flight_ != 0) idle_.wait(mutex_);
   cluster_.reset();
 }
 

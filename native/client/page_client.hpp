@@ -8,13 +8,12 @@
 
 #include <sys/types.h>
 
-#include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "client/calls/put_call.hpp"
 #include "client/client_counters.hpp"
 #include "client/cluster.hpp"
@@ -92,18 +91,22 @@ class PageClient {
   template <typename Call>
   bool answer(const KeyBlock& keys, uint8_t* statuses, const Call& call);
 
+  // In a forked child: its threads exist in the parent only, so there is nothing that could be joined or freed safely. Nor may the
+  // child take the mutex (NO_THREAD_SAFETY_ANALYSIS): another thread may have held it at the fork.
+  void leave_to_parent() NO_THREAD_SAFETY_ANALYSIS { (void)cluster_.release(); }
+
   const pid_t pid_;
   ClientCounters counters_;
   RegisteredMemory registered_;
   std::map<std::string, std::string> transport_refusals_;
   NamespaceHandles namespaces_;
 
-  mutable std::mutex mutex_;
-  mutable std::condition_variable idle_;
-  mutable size_t calls_in_flight_ = 0;
-  bool closed_ = false;
-  bool last_call_closes_ = false;
-  mutable std::unique_ptr<Cluster> cluster_;  // gone after close()
+  mutable Mutex mutex_;
+  mutable CondVar idle_;
+  mutable size_t calls_in_flight_ GUARDED_BY(mutex_) = 0;
+  bool closed_ GUARDED_BY(mutex_) = false;
+  bool last_call_closes_ GUARDED_BY(mutex_) = false;
+  mutable std::unique_ptr<Cluster> cluster_ GUARDED_BY(mutex_);  // gone after close()
 };
 
 }  // namespace kvstore

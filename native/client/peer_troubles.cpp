@@ -15,7 +15,7 @@ bool tells_of_peer(NetStatus status, const Deadline& deadline, Deadline::Clock::
 
 void PeerTroubles::failed(const std::string& subject, Trouble trouble, std::string_view text) {
   const std::string kept(text.substr(0, kTextBytesMax));
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (states_.size() >= kSubjectsMax && states_.count(subject) == 0) return;
   State& state = states_[subject];
   const bool same = state.count > 0 && state.trouble == trouble && state.text == kept;
@@ -28,7 +28,7 @@ void PeerTroubles::failed(const std::string& subject, Trouble trouble, std::stri
 
 void PeerTroubles::failed_somehow(const std::string& subject, NetStatus status) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto known = states_.find(subject);
     if (known != states_.end()) {
       ++known->second.count;
@@ -54,14 +54,14 @@ void PeerTroubles::failed_somehow(const std::string& subject, NetStatus status) 
 }
 
 void PeerTroubles::erase(const std::string& subject) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (states_.erase(subject) == 0) return;
   size_.store(states_.size(), std::memory_order_relaxed);
   changes_.fetch_add(1, std::memory_order_release);
 }
 
 std::vector<PeerTroubles::Record> PeerTroubles::all() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<Record> records;
   for (const auto& [subject, state] : states_)
     records.push_back({subject, state.trouble, state.text, state.count});

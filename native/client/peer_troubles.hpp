@@ -8,13 +8,13 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/deadline.hpp"
+#include "base/mutex.hpp"
 #include "protocol/net_status.hpp"
 
 namespace kvstore {
@@ -68,10 +68,10 @@ class PeerTroubles {
     std::string text;
     uint64_t count = 0;
   };
-  void erase(const std::string& subject);
+  void erase(const std::string& subject) EXCLUDES(mutex_);
 
-  mutable std::mutex mutex_;
-  std::map<std::string, State> states_;
+  mutable Mutex mutex_;
+  std::map<std::string, State> states_ GUARDED_BY(mutex_);
   std::atomic<size_t> size_{0};
   std::atomic<uint64_t> changes_{0};
 };

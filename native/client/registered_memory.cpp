@@ -26,7 +26,7 @@ bool RegisteredMemory::add(uint64_t address, uint64_t size_bytes, int fd) {
   if (fd >= 0 &&
       (::fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || static_cast<uint64_t>(file.st_size) < size_bytes))
     return false;
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto after = by_address_.lower_bound(address);
   if (after != by_address_.end()) {
     if (after->first == address && after->second->size_bytes == size_bytes) {
@@ -48,7 +48,7 @@ bool RegisteredMemory::add(uint64_t address, uint64_t size_bytes, int fd) {
 }
 
 void RegisteredMemory::remove(uint64_t address) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = by_address_.find(address);
   if (at == by_address_.end()) return;
   address_by_id_.erase(at->second->id);
@@ -56,7 +56,7 @@ void RegisteredMemory::remove(uint64_t address) {
 }
 
 std::shared_ptr<const RegisteredRange> RegisteredMemory::find(uint64_t address) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   auto at = by_address_.upper_bound(address);
   if (at == by_address_.begin()) return nullptr;
   --at;
@@ -64,14 +64,14 @@ std::shared_ptr<const RegisteredRange> RegisteredMemory::find(uint64_t address) 
 }
 
 bool RegisteredMemory::current(uint64_t id) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return address_by_id_.count(id) > 0;
 }
 
 namespace {
 
 struct ProcessWide {
-  const ProcessOwner owner;
+  const ProcessOwner owner{};
   RegisteredMemory memory;
 };
 

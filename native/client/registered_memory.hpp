@@ -8,7 +8,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
+
+#include "base/mutex.hpp"
 
 namespace kvstore {
 
@@ -21,7 +22,7 @@ struct RegisteredRange {
   // What a transport keeps with the range: one object for each key, made by the first who asks, gone with the range.
   template <typename T>
   std::shared_ptr<T> kept(const void* key) const {
-    const std::lock_guard<std::mutex> lock(kept_mutex_);
+    const MutexLock lock(kept_mutex_);
     auto& object = kept_[key];
     if (object == nullptr) object = std::make_shared<T>();
     return std::static_pointer_cast<T>(object);
@@ -38,8 +39,8 @@ struct RegisteredRange {
   }
 
  private:
-  mutable std::mutex kept_mutex_;
-  mutable std::map<const void*, std::shared_ptr<void>> kept_;
+  mutable Mutex kept_mutex_;
+  mutable std::map<const void*, std::shared_ptr<void>> kept_ GUARDED_BY(kept_mutex_);
 };
 
 class RegisteredMemory {
@@ -57,9 +58,9 @@ class RegisteredMemory {
   static RegisteredMemory& shared_buffers();
 
  private:
-  mutable std::mutex mutex_;
-  std::map<uint64_t, std::shared_ptr<const RegisteredRange>> by_address_;
-  std::map<uint64_t, uint64_t> address_by_id_;
+  mutable Mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<const RegisteredRange>> by_address_ GUARDED_BY(mutex_);
+  std::map<uint64_t, uint64_t> address_by_id_ GUARDED_BY(mutex_);
 };
 
 }  // namespace kvstore

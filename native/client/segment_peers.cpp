@@ -25,17 +25,17 @@ SegmentPeer::SegmentPeer(SegmentRecord record, TransportContext& context, const 
 }
 
 SegmentRecord SegmentPeer::record() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return record_;
 }
 
 void SegmentPeer::update(const SegmentRecord& record) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   record_ = record;
 }
 
 std::string SegmentPeer::subject() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return peer_subject({record_.host, record_.tcp_port, ""}, true);
 }
 
@@ -60,28 +60,28 @@ void SegmentPeer::note_no_space() {
 }
 
 bool SegmentPeer::readable() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return record_.readable();
 }
 
 uint64_t SegmentPeer::capacity_bytes() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return record_.capacity_bytes;
 }
 
 uint64_t SegmentPeer::room_bytes() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return record_.capacity_bytes - std::min(record_.used_bytes, record_.capacity_bytes);
 }
 
 bool SegmentPeer::takes_puts() const {
   if (!usable() || now_us() < no_puts_until_us_.load(std::memory_order_relaxed)) return false;
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return record_.writable();
 }
 
 const char* SegmentPeer::transport_name() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return transport_ == nullptr ? "" : transport_->name();
 }
 
@@ -100,9 +100,9 @@ std::shared_ptr<Transport> SegmentPeer::shared(std::unique_ptr<Transport> transp
 
 NetStatus SegmentPeer::transport(const Deadline& deadline, std::shared_ptr<Transport>* out) {
   const Deadline::Wait waiting(deadline);
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   while (opening_) {
-    opened_.wait_until(lock, waiting.slice_end());
+    opened_.wait_until(mutex_, waiting.slice_end());
     if (!opening_) break;
     lock.unlock();
     const bool over = waiting.over();
@@ -132,7 +132,7 @@ NetStatus SegmentPeer::transport(const Deadline& deadline, std::shared_ptr<Trans
 }
 
 void SegmentPeer::drop_transport(const std::shared_ptr<Transport>& failed) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   // The next call chooses anew: a segment that restarted may offer other transports.
   if (transport_ == failed) transport_ = nullptr;
 }
@@ -183,7 +183,7 @@ void SegmentPeer::submit(TransportBatch& batch, const Deadline& call_deadline) {
 
 void SegmentPeers::follow(const SegmentMap& map) {
   std::map<uint32_t, std::shared_ptr<SegmentPeer>> old;  // destroyed after the lock is gone
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   old.swap(peers_);
   for (const SegmentRecord& segment : map.segments) {
     const auto known = old.find(segment.index);
@@ -201,19 +201,19 @@ void SegmentPeers::follow(const SegmentMap& map) {
 }
 
 std::shared_ptr<SegmentPeer> SegmentPeers::find(uint32_t index) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = peers_.find(index);
   return at == peers_.end() ? nullptr : at->second;
 }
 
 std::vector<std::pair<uint32_t, std::shared_ptr<SegmentPeer>>> SegmentPeers::all() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return {peers_.begin(), peers_.end()};
 }
 
 void SegmentPeers::clear() {
   std::map<uint32_t, std::shared_ptr<SegmentPeer>> old;
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   old.swap(peers_);
 }
 

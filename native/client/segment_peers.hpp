@@ -4,12 +4,11 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "client/circuit_breaker.hpp"
 #include "client/segment_map.hpp"
 #include "client/transport.hpp"
@@ -62,11 +61,11 @@ class SegmentPeer {
   TransportContext& context_;
   const TransportSet& transports_;
   CircuitBreaker breaker_;
-  mutable std::mutex mutex_;
-  std::condition_variable opened_;
-  SegmentRecord record_;
-  std::shared_ptr<Transport> transport_;
-  bool opening_ = false;
+  mutable Mutex mutex_;
+  CondVar opened_;
+  SegmentRecord record_ GUARDED_BY(mutex_);
+  std::shared_ptr<Transport> transport_ GUARDED_BY(mutex_);
+  bool opening_ GUARDED_BY(mutex_) = false;
   std::atomic<bool> same_host_{false};
   std::atomic<int64_t> no_puts_until_us_{0};
 };
@@ -87,8 +86,8 @@ class SegmentPeers {
   TransportContext& context_;
   const TransportSet& transports_;
   const BreakerOptions breaker_;
-  mutable std::mutex mutex_;
-  std::map<uint32_t, std::shared_ptr<SegmentPeer>> peers_;
+  mutable Mutex mutex_;
+  std::map<uint32_t, std::shared_ptr<SegmentPeer>> peers_ GUARDED_BY(mutex_);
 };
 
 }  // namespace kvstore

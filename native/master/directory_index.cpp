@@ -274,7 +274,7 @@ DirectoryIndex::Applied DirectoryIndex::apply(uint32_t segment, const void* grou
   uint64_t adds = 0;
   for (const Group& group : parsed) adds += group.add ? group.count : 0;
 
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   // Whatever can fail comes before the first change.
   segment_at(segment);
   reserve(adds);
@@ -297,7 +297,7 @@ DirectoryIndex::Applied DirectoryIndex::apply(uint32_t segment, const void* grou
 }
 
 uint64_t DirectoryIndex::drop_segment(uint32_t segment, uint64_t entries_max) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const Segment& owner = segment_at(segment);
   uint64_t dropped = 0;
   for (; owner.head != kNil && dropped < entries_max; ++dropped) remove_node(owner.head);
@@ -305,7 +305,7 @@ uint64_t DirectoryIndex::drop_segment(uint32_t segment, uint64_t entries_max) {
 }
 
 void DirectoryIndex::begin_inventory(uint32_t segment) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   // Entries that an abandoned inventory marked must start unmarked again, so give all of them the mark of
   // now.
   Segment& owner = segment_at(segment);
@@ -315,7 +315,7 @@ void DirectoryIndex::begin_inventory(uint32_t segment) {
 }
 
 uint64_t DirectoryIndex::end_inventory(uint32_t segment) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   Segment& owner = segment_at(segment);
   uint64_t dropped = 0;
   for (uint32_t i = owner.head; i != kNil;) {
@@ -327,7 +327,7 @@ uint64_t DirectoryIndex::end_inventory(uint32_t segment) {
 }
 
 void DirectoryIndex::set_serving(uint32_t segment, bool serving) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   segment_at(segment).serving = serving;
 }
 
@@ -367,7 +367,7 @@ wire::Writer DirectoryIndex::exists(const void* body, size_t bytes) const {
   wire::Writer reply(8 + (count + 7) / 8);
   reply.u32(count).u32(0).zeros((count + 7) / 8);
   uint8_t* bits = reply.buffer().data() + 8;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   probe(fingerprints, count, [&](uint32_t i, const Node* found) {
     if (found != nullptr) bits[i / 8] = static_cast<uint8_t>(bits[i / 8] | 1u << (i % 8));
   });
@@ -388,8 +388,9 @@ wire::Writer DirectoryIndex::lookup(const void* body, size_t bytes) const {
 
   std::vector<uint32_t> out(size_t{count} * (replicas + size_t{1}), kNil);
   uint32_t* lengths = out.data() + size_t{count} * replicas;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   probe(fingerprints, count, [&](uint32_t i, const Node* found) {
+    mutex_.assert_held();
     if (found == nullptr) {
       lengths[i] = 0;
       return;
@@ -416,7 +417,7 @@ wire::Writer DirectoryIndex::place(const void* body, size_t bytes, const std::ve
   size_t turn = 0;
   uint64_t run = 0;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     probe(request.fingerprints, request.count, [&](uint32_t i, const Node* found) {
       if (found != nullptr) {
         out[i] = found->length == u32_at(request.lengths, i) ? wire::kAlreadyThere : wire::kOtherLength;
@@ -436,7 +437,7 @@ wire::Writer DirectoryIndex::place(const void* body, size_t bytes, const std::ve
 DirectoryIndex::Usage DirectoryIndex::place_demand(const void* body, size_t bytes) const {
   const PlaceBody request = read_place(body, bytes);
   Usage demand;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   probe(request.fingerprints, request.count, [&](uint32_t i, const Node* found) {
     if (found != nullptr) return;
     ++demand.entries;
@@ -451,9 +452,10 @@ std::vector<wire::Writer> DirectoryIndex::snapshot(uint32_t segment, uint32_t en
                           "entries_max must be 1 to " + std::to_string(wire::kEntriesMax));
   std::vector<wire::Writer> chunks;
   std::vector<const Node*> entries;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (segment >= segments_.size()) return chunks;
   const auto flush = [&] {
+    mutex_.assert_held();
     const auto ns_of = [](const Node* n) { return n->ns_mark & ~kMarkBit; };
     std::stable_sort(entries.begin(), entries.end(),
                      [&](const Node* a, const Node* b) { return ns_of(a) < ns_of(b); });
@@ -478,19 +480,19 @@ std::vector<wire::Writer> DirectoryIndex::snapshot(uint32_t segment, uint32_t en
 }
 
 DirectoryIndex::Usage DirectoryIndex::segment_usage(uint32_t segment) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return segment < segments_.size() ? segments_[segment].usage : Usage{};
 }
 
 std::vector<std::pair<NamespaceId, DirectoryIndex::Usage>> DirectoryIndex::namespace_usage() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::pair<NamespaceId, Usage>> all;
   for (const auto& [id, index] : namespace_of_) all.emplace_back(id, namespaces_[index].usage);
   return all;
 }
 
 std::optional<DirectoryIndex::Found> DirectoryIndex::find(const Fingerprint& f) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   uint32_t i = slots_[find_slot(f, tag_of(f))].head;
   if (i == kNil) return std::nullopt;
   Found found;
@@ -500,12 +502,12 @@ std::optional<DirectoryIndex::Found> DirectoryIndex::find(const Fingerprint& f) 
 }
 
 uint64_t DirectoryIndex::entry_count() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return node_count_;
 }
 
 uint64_t DirectoryIndex::memory_bytes() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return slots_.capacity() * sizeof(Slot) + chunks_.size() * kChunkNodes * sizeof(Node) +
          segments_.capacity() * sizeof(Segment) + namespaces_.capacity() * sizeof(Namespace);
 }

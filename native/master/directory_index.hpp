@@ -14,11 +14,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "protocol/keys.hpp"
 #include "protocol/wire.hpp"
 
@@ -127,43 +127,45 @@ class DirectoryIndex {
   static Fingerprint fingerprint_at(const uint8_t* fingerprints, size_t i);
   static std::vector<Group> parse_groups(const void* groups, size_t bytes);
 
-  Node& node(uint32_t i) { return chunks_[i >> kChunkBits][i & (kChunkNodes - 1)]; }
-  const Node& node(uint32_t i) const { return chunks_[i >> kChunkBits][i & (kChunkNodes - 1)]; }
-  Segment& segment_at(uint32_t segment);
-  uint32_t namespace_index(const NamespaceId& ns);
-  void release_namespace(uint32_t index);
+  Node& node(uint32_t i) REQUIRES(mutex_) { return chunks_[i >> kChunkBits][i & (kChunkNodes - 1)]; }
+  const Node& node(uint32_t i) const REQUIRES(mutex_) {
+    return chunks_[i >> kChunkBits][i & (kChunkNodes - 1)];
+  }
+  Segment& segment_at(uint32_t segment) REQUIRES(mutex_);
+  uint32_t namespace_index(const NamespaceId& ns) REQUIRES(mutex_);
+  void release_namespace(uint32_t index) REQUIRES(mutex_);
 
-  void reserve(uint64_t more_nodes);
-  void grow_table(size_t capacity);
-  size_t find_slot(const Fingerprint& f,
-                   uint32_t tag) const;  // the slot of f, or the empty one where it would go
-  void erase_slot(size_t slot);
-  bool add(uint32_t segment, uint32_t ns, const Fingerprint& f, uint32_t length);
-  bool remove(uint32_t segment, const Fingerprint& f);
-  void unlink(size_t slot, uint32_t before, uint32_t target);
-  void remove_node(uint32_t target);
-  void account(uint32_t segment, uint32_t ns, uint32_t length, bool plus);
+  void reserve(uint64_t more_nodes) REQUIRES(mutex_);
+  void grow_table(size_t capacity) REQUIRES(mutex_);
+  // The slot of f, or the empty one where it would go.
+  size_t find_slot(const Fingerprint& f, uint32_t tag) const REQUIRES(mutex_);
+  void erase_slot(size_t slot) REQUIRES(mutex_);
+  bool add(uint32_t segment, uint32_t ns, const Fingerprint& f, uint32_t length) REQUIRES(mutex_);
+  bool remove(uint32_t segment, const Fingerprint& f) REQUIRES(mutex_);
+  void unlink(size_t slot, uint32_t before, uint32_t target) REQUIRES(mutex_);
+  void remove_node(uint32_t target) REQUIRES(mutex_);
+  void account(uint32_t segment, uint32_t ns, uint32_t length, bool plus) REQUIRES(mutex_);
 
-  const Node* first_serving(size_t slot) const;
+  const Node* first_serving(size_t slot) const REQUIRES(mutex_);
   // Calls visit(i, first serving node or nullptr) for each fingerprint, with the memory of later ones on its
   // way.
   template <typename Visit>
-  void probe(const uint8_t* fingerprints, uint32_t count, Visit&& visit) const;
-  void prefetch_slot(uint32_t tag) const { __builtin_prefetch(&slots_[tag & mask_]); }
-  void prefetch_node(uint32_t tag) const;
+  void probe(const uint8_t* fingerprints, uint32_t count, Visit&& visit) const REQUIRES(mutex_);
+  void prefetch_slot(uint32_t tag) const REQUIRES(mutex_) { __builtin_prefetch(&slots_[tag & mask_]); }
+  void prefetch_node(uint32_t tag) const REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  std::vector<Slot> slots_;
-  size_t mask_ = 0;
-  size_t used_slots_ = 0;  // distinct fingerprints
-  std::vector<std::unique_ptr<Node[]>> chunks_;
-  uint32_t free_head_ = kNil;
-  uint64_t free_nodes_ = 0;
-  uint64_t node_count_ = 0;
-  std::vector<Segment> segments_;
-  std::vector<Namespace> namespaces_;
-  std::vector<uint32_t> free_namespaces_;
-  std::map<NamespaceId, uint32_t> namespace_of_;
+  mutable Mutex mutex_;
+  std::vector<Slot> slots_ GUARDED_BY(mutex_);
+  size_t mask_ GUARDED_BY(mutex_) = 0;
+  size_t used_slots_ GUARDED_BY(mutex_) = 0;  // distinct fingerprints
+  std::vector<std::unique_ptr<Node[]>> chunks_ GUARDED_BY(mutex_);
+  uint32_t free_head_ GUARDED_BY(mutex_) = kNil;
+  uint64_t free_nodes_ GUARDED_BY(mutex_) = 0;
+  uint64_t node_count_ GUARDED_BY(mutex_) = 0;
+  std::vector<Segment> segments_ GUARDED_BY(mutex_);
+  std::vector<Namespace> namespaces_ GUARDED_BY(mutex_);
+  std::vector<uint32_t> free_namespaces_ GUARDED_BY(mutex_);
+  std::map<NamespaceId, uint32_t> namespace_of_ GUARDED_BY(mutex_);
 };
 
 }  // namespace kvstore

@@ -67,7 +67,7 @@ void Journal::update_alarm() {
 }
 
 uint64_t Journal::append(const std::vector<JournalEntry>& entries) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const uint64_t first = last_locked() + 1;
   try {
     kept_.insert(kept_.end(), entries.begin(), entries.end());
@@ -91,17 +91,17 @@ uint64_t Journal::append(const std::vector<JournalEntry>& entries) noexcept {
 }
 
 uint64_t Journal::last_seq() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return last_locked();
 }
 
 uint64_t Journal::oldest_kept_seq() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return first_kept_;
 }
 
 size_t Journal::backlog() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return kept_.size();
 }
 
@@ -109,7 +109,7 @@ std::optional<Journal::Batch> Journal::drain(size_t entries_max) {
   std::vector<JournalEntry> taken;
   Batch batch{};
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const uint64_t last = last_locked();
     if (next_out_ <= last && entries_max > 0) {
       const auto count = std::min<uint64_t>(entries_max, last + 1 - next_out_);
@@ -129,7 +129,7 @@ std::optional<Journal::Batch> Journal::drain(size_t entries_max) {
 
 void Journal::ack(uint64_t seq) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (seq > last_locked())
       throw std::invalid_argument("journal ack of " + std::to_string(seq) + ", but the last entry is " +
                                   std::to_string(last_locked()));
@@ -146,7 +146,7 @@ void Journal::ack(uint64_t seq) {
 }
 
 bool Journal::rewind(uint64_t seq) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (seq + 1 < first_kept_ || seq > last_locked()) return false;
   next_out_ = seq + 1;
   update_alarm();
@@ -154,7 +154,7 @@ bool Journal::rewind(uint64_t seq) {
 }
 
 uint64_t Journal::skip_to_end() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   next_out_ = last_locked() + 1;
   update_alarm();
   return last_locked();
@@ -162,16 +162,18 @@ uint64_t Journal::skip_to_end() {
 
 bool Journal::wait_acked(uint64_t seq, Clock::time_point deadline, const std::atomic<bool>& cancelled) {
   if (acked_seq() >= seq) return true;
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   waited_for_ = std::max(waited_for_, std::min(seq, last_locked()));
   update_alarm();
-  acked_changed_.wait_until(lock, deadline, [&] { return acked_seq() >= seq || cancelled.load(); });
+  while (acked_seq() < seq && !cancelled.load() &&
+         acked_changed_.wait_until(mutex_, deadline) == std::cv_status::no_timeout) {
+  }
   return acked_seq() >= seq;
 }
 
 void Journal::interrupt() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
   }  // a waiter between its check and its sleep must not miss this
   acked_changed_.notify_all();
 }

@@ -4,13 +4,12 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "protocol/keys.hpp"
 
 namespace kvstore {
@@ -76,18 +75,19 @@ class Journal {
 
  private:
   enum class Alarm { kOff, kSoon, kNow };
-  void set_alarm(Alarm wanted);  // mutex held
-  void update_alarm();           // mutex held
-  uint64_t last_locked() const { return first_kept_ + kept_.size() - 1; }
+  void set_alarm(Alarm wanted) REQUIRES(mutex_);
+  void update_alarm() REQUIRES(mutex_);
+  uint64_t last_locked() const REQUIRES(mutex_) { return first_kept_ + kept_.size() - 1; }
 
-  mutable std::mutex mutex_;
-  std::condition_variable acked_changed_;
-  std::deque<JournalEntry> kept_;
-  uint64_t first_kept_ = 1;  // number of kept_.front(), or of the next entry when none is kept
-  uint64_t next_out_ = 1;    // number of the next entry to hand out
-  size_t entries_max_;
-  uint64_t waited_for_ = 0;  // highest number that somebody waits for
-  Alarm alarm_ = Alarm::kOff;
+  mutable Mutex mutex_;
+  CondVar acked_changed_;
+  std::deque<JournalEntry> kept_ GUARDED_BY(mutex_);
+  // Number of kept_.front(), or of the next entry when none is kept.
+  uint64_t first_kept_ GUARDED_BY(mutex_) = 1;
+  uint64_t next_out_ GUARDED_BY(mutex_) = 1;  // number of the next entry to hand out
+  const size_t entries_max_;
+  uint64_t waited_for_ GUARDED_BY(mutex_) = 0;  // highest number that somebody waits for
+  Alarm alarm_ GUARDED_BY(mutex_) = Alarm::kOff;
   int timer_fd_;
   std::atomic<uint64_t> acked_{0};
   std::atomic<uint64_t> overflows_{0};

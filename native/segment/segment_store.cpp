@@ -52,18 +52,18 @@ SegmentStore::~SegmentStore() { close(); }
 void SegmentStore::close() {
   if (!owner_.is_here()) return;
   {
-    const Lock lock(mutex_);
+    const MutexLock lock(mutex_);
     closed_ = true;
   }
   evict_wanted_.notify_all();
   interrupt();
-  const std::lock_guard joining(join_mutex_);  // of several that close it one joins, and none returns before
+  const MutexLock joining(join_mutex_);  // of several that close it one joins, and none returns before
   if (evictor_.joinable()) evictor_.join();
 }
 
 void SegmentStore::interrupt() {
   {
-    const Lock lock(mutex_);
+    const MutexLock lock(mutex_);
   }  // a waiter between its check and its sleep must not miss this
   space_freed_.notify_all();
   journal_.interrupt();
@@ -84,29 +84,29 @@ uint64_t SegmentStore::evict_step(uint64_t wanted_bytes) {
   return freed;
 }
 
-uint64_t SegmentStore::evict_locked(uint64_t wanted_bytes, Lock& lock) {
+uint64_t SegmentStore::evict_locked(uint64_t wanted_bytes) {
   uint64_t freed = 0;
   // One look at each object is enough: what was pinned a moment ago still is.
   for (uint64_t looked_at = 0; freed < wanted_bytes && looked_at <= objects_.object_count();
        looked_at += kEvictSteps) {
     freed += evict_step(wanted_bytes - freed);
     if (freed < wanted_bytes) {
-      lock.unlock();
-      lock.lock();
+      mutex_.unlock();
+      mutex_.lock();
     }
   }
   return freed;
 }
 
 uint64_t SegmentStore::evict_bytes(uint64_t wanted_bytes) {
-  Lock lock(mutex_);
-  return evict_locked(wanted_bytes, lock);
+  const MutexLock lock(mutex_);
+  return evict_locked(wanted_bytes);
 }
 
 void SegmentStore::run_evictor() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!closed_) {
-    evict_wanted_.wait(lock, [this] { return closed_ || objects_.is_fuller_than(options_.high_watermark); });
+    while (!closed_ && !objects_.is_fuller_than(options_.high_watermark)) evict_wanted_.wait(mutex_);
     bool progress = true;
     while (!closed_ && progress && objects_.is_fuller_than(options_.low_watermark)) {
       try {
@@ -120,23 +120,26 @@ void SegmentStore::run_evictor() {
       lock.unlock();
       lock.lock();
     }
-    if (!closed_ && !progress) evict_wanted_.wait_for(lock, kEvictorPause, [this] { return closed_; });
+    if (closed_ || progress) continue;
+    const auto pause_end = Clock::now() + kEvictorPause;
+    while (!closed_ && evict_wanted_.wait_until(mutex_, pause_end) == std::cv_status::no_timeout) {
+    }
   }
 }
 
 std::vector<NamespaceId> SegmentStore::namespaces() {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return objects_.namespaces().populated();
 }
 
 void SegmentStore::set_namespaces(const std::vector<NamespaceId>& current,
                                   const std::vector<NamespaceId>& known) {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   objects_.set_current(current, known);
 }
 
 void SegmentStore::retire_namespace(const NamespaceId& ns) {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   objects_.retire(ns);
 }
 
@@ -144,7 +147,7 @@ std::pair<uint64_t, std::vector<std::vector<uint8_t>>> SegmentStore::inventory(s
   std::vector<JournalEntry> entries;
   uint64_t last_seq = 0;
   {
-    const Lock lock(mutex_);
+    const MutexLock lock(mutex_);
     entries = objects_.inventory();
     last_seq = journal_.skip_to_end();
   }
@@ -161,7 +164,7 @@ std::pair<uint64_t, std::vector<std::vector<uint8_t>>> SegmentStore::inventory(s
 std::map<std::string, uint64_t> SegmentStore::stats() {
   std::map<std::string, uint64_t> out;
   {
-    const Lock lock(mutex_);
+    const MutexLock lock(mutex_);
     out["capacity_bytes"] = objects_.capacity_bytes();
     out["used_bytes"] = objects_.used_bytes();
     out["object_count"] = objects_.object_count();

@@ -6,15 +6,14 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "base/process_owner.hpp"
 #include "protocol/put_request.hpp"
 #include "protocol/wire.hpp"
@@ -116,17 +115,16 @@ class SegmentStore {
   void close();
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
   static uint64_t now_ms();
   bool reserve_one(const PutRequest& put, uint32_t entry, uint64_t wanted_bytes, Clock::time_point deadline,
-                   const std::atomic<bool>& cancelled, WriteEntry& write, Lock& lock);
-  bool is_same(uint32_t occupant, const PutRequest& put, uint32_t entry) const;  // mutex_ held
+                   const std::atomic<bool>& cancelled, WriteEntry& write) REQUIRES(mutex_);
+  bool is_same(uint32_t occupant, const PutRequest& put, uint32_t entry) const REQUIRES(mutex_);
   wire::Status seal_one(const PutRequest& put, uint32_t entry, WriteEntry& write,
-                        std::vector<JournalEntry>& added);
+                        std::vector<JournalEntry>& added) REQUIRES(mutex_);
   // Evicts in short critical sections, giving the lock up in between. Returns the bytes freed.
-  uint64_t evict_locked(uint64_t wanted_bytes, Lock& lock);
-  uint64_t evict_step(uint64_t wanted_bytes);  // one critical section; mutex_ held
-  void run_evictor();
+  uint64_t evict_locked(uint64_t wanted_bytes) REQUIRES(mutex_);
+  uint64_t evict_step(uint64_t wanted_bytes) REQUIRES(mutex_);  // one critical section
+  void run_evictor() EXCLUDES(mutex_);
 
   const ProcessOwner owner_;
   const SegmentStoreOptions options_;
@@ -135,14 +133,14 @@ class SegmentStore {
   Pool pool_;
   Journal journal_;
 
-  std::mutex mutex_;
-  ObjectTable objects_;                   // guarded by mutex_
-  std::condition_variable space_freed_;   // with mutex_
-  std::condition_variable evict_wanted_;  // with mutex_
-  uint32_t space_waiters_ = 0;            // guarded by mutex_
-  bool closed_ = false;                   // guarded by mutex_
-  std::mutex join_mutex_;
-  std::thread evictor_;  // guarded by join_mutex_ once it runs
+  Mutex mutex_;
+  ObjectTable objects_ GUARDED_BY(mutex_);
+  CondVar space_freed_;   // with mutex_
+  CondVar evict_wanted_;  // with mutex_
+  uint32_t space_waiters_ GUARDED_BY(mutex_) = 0;
+  bool closed_ GUARDED_BY(mutex_) = false;
+  Mutex join_mutex_;
+  std::thread evictor_ GUARDED_BY(join_mutex_);
 
   std::atomic<uint64_t> puts_{0}, put_bytes_{0}, gets_{0}, get_bytes_{0}, misses_{0}, exists_hits_{0};
   std::atomic<uint64_t> evicted_objects_{0}, evicted_bytes_{0}, digest_mismatches_{0}, conflicts_{0};

@@ -39,7 +39,7 @@ SegmentStore::Statuses SegmentStore::pin(const KeyBlock& block, uint32_t pin_ms)
   const uint32_t kept_ms = std::min(pin_ms, wire::kPinMsMax);
   for (uint32_t first = 0; first < n; first += kLockedMax) {
     const uint32_t end = std::min(n, first + kLockedMax);
-    const Lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (closed_ || objects_.namespaces().is_retired(block.ns)) break;
     const uint64_t now = now_ms();
     for (uint32_t i = first; i < end; ++i) {
@@ -60,7 +60,7 @@ std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const 
   std::vector<ReadEntry> reads(block.entry_count());
   uint64_t hits = 0, misses = 0, bytes = 0;
   from_the_end(block.entry_count(), [&](uint32_t first, uint32_t end) {
-    const Lock lock(mutex_);
+    const MutexLock lock(mutex_);
     const bool gone = closed_ || objects_.namespaces().is_retired(block.ns);
     for (uint32_t i = end; i-- > first;) {
       if (i >= first + kPrefetchAhead) objects_.prefetch(fps[i - kPrefetchAhead]);
@@ -98,7 +98,7 @@ std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const 
 
 void SegmentStore::release_reads(const std::vector<ReadEntry>& reads) noexcept {
   from_the_end(static_cast<uint32_t>(reads.size()), [&](uint32_t first, uint32_t end) {
-    const Lock lock(mutex_);
+    const MutexLock lock(mutex_);
     bool freed = false;
     for (uint32_t i = first; i < end; ++i)
       if (reads[i].slot != kNoSlot) freed |= objects_.unhold(reads[i].slot);
@@ -113,7 +113,7 @@ bool SegmentStore::is_same(uint32_t occupant, const PutRequest& put, uint32_t en
 
 bool SegmentStore::reserve_one(const PutRequest& put, uint32_t entry, uint64_t wanted_bytes,
                                Clock::time_point deadline, const std::atomic<bool>& cancelled,
-                               WriteEntry& write, Lock& lock) {
+                               WriteEntry& write) {
   const Key key = put.block.key(entry);
   const uint32_t length = put.length(entry);
   const auto text = put.text(entry);
@@ -121,10 +121,10 @@ bool SegmentStore::reserve_one(const PutRequest& put, uint32_t entry, uint64_t w
   for (;;) {
     write.slot = objects_.reserve(key, length, put.depth(entry), text);
     if (write.slot != kNoSlot) break;
-    if (evict_locked(wanted_bytes, lock) > 0) continue;
+    if (evict_locked(wanted_bytes) > 0) continue;
     if (cancelled.load() || closed_ || Clock::now() >= deadline) return false;
     ++space_waiters_;
-    space_freed_.wait_until(lock, std::min(deadline, Clock::now() + kSpacePoll));
+    space_freed_.wait_until(mutex_, std::min(deadline, Clock::now() + kSpacePoll));
     --space_waiters_;
   }
   write.data = objects_.data(write.slot);
@@ -137,7 +137,7 @@ void SegmentStore::reserve_writes(const PutRequest& put, uint32_t first, uint32_
                                   std::vector<WriteEntry>& writes) {
   uint64_t bytes_left = 0;
   for (uint32_t i = first; i < first + count; ++i) bytes_left += ExtentAllocator::rounded(put.length(i));
-  Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (uint32_t i = first; i < first + count; ++i) {
     WriteEntry& write = writes[i];
     const uint64_t bytes = ExtentAllocator::rounded(put.length(i));
@@ -150,7 +150,7 @@ void SegmentStore::reserve_writes(const PutRequest& put, uint32_t first, uint32_
       const bool same = is_same(occupant, put, i);
       write.status = same ? Status::kExists : Status::kConflict;
       if (!same) conflicts_.fetch_add(1, std::memory_order_relaxed);
-    } else if (!reserve_one(put, i, bytes_left, deadline, cancelled, write, lock)) {
+    } else if (!reserve_one(put, i, bytes_left, deadline, cancelled, write)) {
       write.status = Status::kNoSpace;
       no_space_.fetch_add(1, std::memory_order_relaxed);
     }
@@ -194,7 +194,7 @@ uint64_t SegmentStore::seal_writes(const PutRequest& put, std::vector<WriteEntry
     std::vector<uint32_t> slots;
     added.reserve(end - first);
     slots.reserve(end - first);
-    const Lock lock(mutex_);
+    const MutexLock lock(mutex_);
     bool freed = false;
     for (uint32_t i = end; i-- > first;) {
       WriteEntry& write = writes[i];
@@ -229,7 +229,7 @@ uint64_t SegmentStore::seal_writes(const PutRequest& put, std::vector<WriteEntry
 }
 
 void SegmentStore::abandon_writes(std::vector<WriteEntry>& writes) noexcept {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   bool freed = false;
   for (WriteEntry& write : writes) {
     if (write.slot == kNoSlot) continue;
@@ -250,7 +250,7 @@ std::pair<SegmentStore::Statuses, uint64_t> SegmentStore::remove(const KeyBlock&
     const uint32_t end = std::min(n, first + kLockedMax);
     std::vector<JournalEntry> removed;
     removed.reserve(end - first);  // nothing below may fail once an object is gone
-    const Lock lock(mutex_);
+    const MutexLock lock(mutex_);
     for (uint32_t i = first; i < end; ++i) {
       const uint32_t slot = objects_.find(fps[i], block.key(i));
       if (slot == kNoSlot) continue;
@@ -272,7 +272,7 @@ SegmentStore::Statuses SegmentStore::verify(const KeyBlock& block) {
   for (uint32_t i = 0; i < n; ++i) {
     ReadEntry held;
     {
-      const Lock lock(mutex_);
+      const MutexLock lock(mutex_);
       held.slot = objects_.find(fps[i], block.key(i));
       if (held.slot == kNoSlot) continue;
       objects_.hold(held.slot);
@@ -282,7 +282,7 @@ SegmentStore::Statuses SegmentStore::verify(const KeyBlock& block) {
       held.data = objects_.data(held.slot);
     }
     const bool intact = crc32c(0, held.data, held.length) == held.digest;
-    const Lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!intact) {
       if (const auto gone = objects_.quarantine(held.slot)) {
         removed[0] = *gone;

@@ -34,7 +34,7 @@ void ConnectionPool::Lease::release() {
 void ConnectionPool::give_back(std::unique_ptr<FrameConnection> connection, bool healthy) {
   std::vector<std::unique_ptr<FrameConnection>> doomed;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     --in_use_;
     if (healthy) {
       idle_.push_back(std::move(connection));
@@ -99,7 +99,7 @@ NetStatus ConnectionPool::acquire_one(bool wait, const Deadline& deadline, Lease
   std::unique_ptr<FrameConnection> connection;
   {
     const Deadline::Wait waiting(deadline);
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
       while (!idle_.empty()) {
         connection = std::move(idle_.back());
@@ -110,7 +110,7 @@ NetStatus ConnectionPool::acquire_one(bool wait, const Deadline& deadline, Lease
       }
       if (connection != nullptr || in_use_ < connections_max_) break;
       if (!wait) return NetStatus::kUnreachable;
-      returned_.wait_until(lock, waiting.slice_end());
+      returned_.wait_until(mutex_, waiting.slice_end());
       if (!idle_.empty() || in_use_ < connections_max_) continue;
       // Also where it was woken: on a busy pool others are faster each time.
       lock.unlock();
@@ -122,7 +122,7 @@ NetStatus ConnectionPool::acquire_one(bool wait, const Deadline& deadline, Lease
   }
   if (connection == nullptr) {
     const NetStatus status = open(deadline, &connection);
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (status != NetStatus::kOk) {
       --in_use_;
       returned_.notify_one();

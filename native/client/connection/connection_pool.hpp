@@ -1,12 +1,11 @@
 // The framed connections to one address of one peer. Thread-safe; must outlive its leases.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "client/client_counters.hpp"
 #include "client/connection/frame_connection.hpp"
 
@@ -84,11 +83,11 @@ class ConnectionPool {
   const int connect_timeout_ms_;
   ClientCounters& counters_;
 
-  std::mutex mutex_;
-  std::condition_variable returned_;
-  std::vector<std::unique_ptr<FrameConnection>> idle_;
-  size_t in_use_ = 0;
-  uint64_t failed_ = 0;  // connections that failed and were not replaced yet
+  Mutex mutex_;
+  CondVar returned_;
+  std::vector<std::unique_ptr<FrameConnection>> idle_ GUARDED_BY(mutex_);
+  size_t in_use_ GUARDED_BY(mutex_) = 0;
+  uint64_t failed_ GUARDED_BY(mutex_) = 0;  // connections that failed and were not replaced yet
 };
 
 }  // namespace kvstore

@@ -91,11 +91,11 @@ void DataServer::wake_acceptor() {
 }
 
 void DataServer::remake_unix_socket() {
-  const std::lock_guard stopping(stop_mutex_);
+  const MutexLock stopping(stop_mutex_);
   if (options_.unix_path.empty() || context_.stopping.load() || !owner_.is_here()) return;
   auto made = std::make_unique<ServerListener>(ServerListener::unix_socket(options_.unix_path));
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     new_unix_ = std::move(made);
   }
   context_.counters.unix_sockets_remade.fetch_add(1, std::memory_order_relaxed);
@@ -105,7 +105,7 @@ void DataServer::remake_unix_socket() {
 void DataServer::stop() {
   if (!owner_.is_here())
     return;  // the sockets and their path are the parent's, and its threads are not here to be joined
-  const std::lock_guard stopping(stop_mutex_);
+  const MutexLock stopping(stop_mutex_);
   context_.stopping.store(true);
   wake_acceptor();
   if (acceptor_.joinable()) acceptor_.join();  // from here on no connection is added
@@ -113,7 +113,7 @@ void DataServer::stop() {
   unix_.reset();
   std::list<std::unique_ptr<Connection>> connections;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     connections.swap(connections_);
     new_unix_.reset();
   }
@@ -138,7 +138,7 @@ std::map<std::string, uint64_t> DataServer::stats() {
     for (const CounterSpec& declared : type.stats) out[declared.name] = 0;
   for (const auto& extension : extensions_)
     for (const auto& [name, value] : extension->stats()) out[name] = value;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   out["ungreeted_connections"] =
       static_cast<uint64_t>(std::count_if(connections_.begin(), connections_.end(), [](const auto& c2) {
         return !c2->ended && !c2->session.is_greeted();
@@ -163,7 +163,7 @@ void DataServer::accept_loop() noexcept {
       for (size_t i = 0; i < tcp_.size(); ++i)
         if (polled_[i + 2].revents != 0 && has_room(false)) accept_from(tcp_[i]);
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (new_unix_ != nullptr) unix_ = std::move(new_unix_);
       }
     } catch (const std::exception&) {
@@ -209,12 +209,12 @@ DataServer::Room DataServer::room(bool is_unix) {
 }
 
 bool DataServer::has_room(bool is_unix) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return room(is_unix).is_there;
 }
 
 void DataServer::start_session(int fd, bool is_unix) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (Connection* const leaves = room(is_unix).leaves; leaves != nullptr) {
     context_.counters.ungreeted_dropped.fetch_add(1, std::memory_order_relaxed);
     leaves->dropped = true;
@@ -228,7 +228,7 @@ void DataServer::start_session(int fd, bool is_unix) {
       connection.session.run();
       connection.session.shutdown();
       {
-        const std::lock_guard ending(mutex_);
+        const MutexLock ending(mutex_);
         connection.ended = true;
       }
       wake_acceptor();
@@ -242,7 +242,7 @@ void DataServer::start_session(int fd, bool is_unix) {
 void DataServer::reap_ended() {
   std::list<std::unique_ptr<Connection>> ended;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (auto it = connections_.begin(); it != connections_.end();) {
       const auto next = std::next(it);
       if ((*it)->ended) ended.splice(ended.end(), connections_, it);

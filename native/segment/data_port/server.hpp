@@ -9,11 +9,11 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "base/process_owner.hpp"
 #include "segment/data_port/listener.hpp"
 #include "segment/data_port/session.hpp"
@@ -70,15 +70,15 @@ class DataServer {
   void open_extensions();
   void accept_loop() noexcept;
   void accept_from(const ServerListener& listener);
-  void start_session(int fd, bool is_unix);
-  // For one more connection that has not greeted yet. Held: the mutex.
+  void start_session(int fd, bool is_unix) EXCLUDES(mutex_);
   struct Room {
     bool is_there;
     Connection* leaves;  // for it; null: nobody has to
   };
-  Room room(bool is_unix);
-  bool has_room(bool is_unix);
-  void reap_ended();
+  // For one more connection that has not greeted yet.
+  Room room(bool is_unix) REQUIRES(mutex_);
+  bool has_room(bool is_unix) EXCLUDES(mutex_);
+  void reap_ended() EXCLUDES(mutex_);
   void wake_acceptor();
 
   std::shared_ptr<SegmentStore> store_;
@@ -93,12 +93,11 @@ class DataServer {
   std::vector<pollfd> polled_;            // the wake-up, unix, then TCP
   uint16_t tcp_port_ = 0;
   int wake_fd_;
-  std::thread acceptor_;
-
-  std::mutex stop_mutex_;  // one stop at a time
-  std::mutex mutex_;       // guards what follows
-  std::list<std::unique_ptr<Connection>> connections_;
-  std::unique_ptr<ServerListener> new_unix_;  // for the acceptor to take
+  Mutex stop_mutex_;  // one stop at a time
+  std::thread acceptor_ GUARDED_BY(stop_mutex_);
+  Mutex mutex_;
+  std::list<std::unique_ptr<Connection>> connections_ GUARDED_BY(mutex_);
+  std::unique_ptr<ServerListener> new_unix_ GUARDED_BY(mutex_);  // for the acceptor to take
 };
 
 }  // namespace kvstore

@@ -1,5 +1,7 @@
 #include "transports/ucx/client/shared.hpp"
 
+#include "base/mutex.hpp"
+
 namespace kvstore {
 namespace {
 
@@ -11,9 +13,9 @@ constexpr const char* kRegistrationFailures = "rdma_registration_failures";
 
 // With a range: made when a transport first wants it, and gone with the range.
 struct Registration {
-  std::mutex mutex;
-  bool begun = false;
-  std::shared_ptr<const UcxMemory> memory;  // null: not yet, or refused
+  Mutex mutex;
+  bool begun GUARDED_BY(mutex) = false;
+  std::shared_ptr<const UcxMemory> memory GUARDED_BY(mutex);  // null: not yet, or refused
 };
 constexpr char kRegistrationKey = 0;  // its address
 
@@ -47,14 +49,14 @@ std::vector<CounterSpec> UcxShared::counters() {
 
 std::shared_ptr<const UcxMemory> UcxShared::memory_of(const std::shared_ptr<const RegisteredRange>& range) {
   const auto registration = range->kept<Registration>(&kRegistrationKey);
-  const std::lock_guard<std::mutex> lock(registration->mutex);
+  const MutexLock lock(registration->mutex);
   if (registration->begun) return registration->memory;
   registration->begun = true;
   context.workers.post([this, range, registration] {
     try {
       auto memory =
           std::make_shared<const UcxMemory>(ucx, reinterpret_cast<void*>(range->address), range->size_bytes);
-      const std::lock_guard<std::mutex> ready(registration->mutex);
+      const MutexLock ready(registration->mutex);
       registration->memory = std::move(memory);
       registrations.add();
     } catch (const std::exception&) {  // not tried again: its pages go through bounce memory

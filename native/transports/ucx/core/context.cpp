@@ -5,9 +5,9 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <new>
 
+#include "base/mutex.hpp"
 #include "base/signals_blocked.hpp"
 
 namespace kvstore {
@@ -55,10 +55,10 @@ UcxContext::UcxContext(const UcxLibrary& library, ucx::Context* handle)
 bool UcxContext::in_own_process() const { return ::getpid() == pid_; }
 
 std::shared_ptr<UcxContext> UcxContext::open(const std::string& library_path) {
-  static std::mutex mutex;
+  static Mutex mutex;
   // Never destroyed: memory of this process may be registered with it until the very end.
-  static auto* const opened = new std::shared_ptr<UcxContext>;
-  const std::lock_guard<std::mutex> lock(mutex);
+  static auto* const opened PT_GUARDED_BY(mutex) = new std::shared_ptr<UcxContext>;
+  const MutexLock lock(mutex);
   if (*opened != nullptr && !(*opened)->in_own_process())
     throw UcxError(
         "RDMA was in use before this process was forked, and UCX does not work in a forked child: start the "

@@ -4,7 +4,8 @@
 
 #include <cstdlib>
 #include <memory>
-#include <mutex>
+
+#include "base/mutex.hpp"
 
 namespace kvstore {
 namespace {
@@ -87,10 +88,10 @@ UcxLibrary::UcxLibrary(void* library, const std::string& requested) : requested_
 }
 
 const UcxLibrary& UcxLibrary::load(const std::string& path, const UcxEnvironment&) {
-  static std::mutex mutex;
-  static const UcxLibrary* loaded = nullptr;
+  static Mutex mutex;
+  static const UcxLibrary* loaded GUARDED_BY(mutex) = nullptr;
   const std::string requested = path.empty() ? kUcxLibraryDefault : path;
-  const std::lock_guard<std::mutex> lock(mutex);
+  const MutexLock lock(mutex);
   if (loaded != nullptr) {
     if (absolute(loaded->requested_) != absolute(requested))
       throw UcxError("this process uses " + loaded->description_ + " already, not " + requested +
