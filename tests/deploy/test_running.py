@@ -148,7 +148,7 @@ def test_the_socket_lies_in_the_directory_that_both_pods_mount_and_opens_to_one_
 def test_an_engine_with_another_token_gets_nothing(store: Store, tmp_path: Path) -> None:
     store.put(store.near, 500)
     assert store.engine(store.far, "try", 500)["good"] == PAGES
-    (tmp_path / "token").write_text("not the token")
+    (tmp_path / "token").write_text("not-the-token")
     answer = store.engine(store.far, "try", 500, token_file=str(tmp_path / "token"))
     assert (answer["opened"], answer["good"], answer["different"]) == (False, 0, 0)
 

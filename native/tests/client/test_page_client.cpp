@@ -96,6 +96,7 @@ TEST(a_bumped_namespace_is_empty_for_a_client_that_did_not_bump_it) {
 TEST(eight_threads_share_one_client) {
   PageClientOptions options = client_options();
   options.run_bytes = 65536;
+  options.connect_timeout_ms = kPlentyMs;  // a busy machine must not pass for a peer that is down
   Fixture f(options);
   TestSegment near(f.directory, 0, 1, socket_path()), far(f.directory, 1, 2);
   f.open();

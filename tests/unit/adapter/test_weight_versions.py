@@ -95,10 +95,11 @@ def test_a_thread_that_calls_for_the_first_time_after_an_update_is_as_old_as_it_
 
 def test_threads_that_are_gone_are_forgotten() -> None:
     engine = Engine()
-    for _ in range(20):
+    for _ in range(50):
         assert in_new_thread(engine.stores) == ("", True)
     gc.collect()
-    assert len(engine.weights._first_versions) <= len(threading.enumerate())
+    # One that has just ended may still be held by whoever waited for it.
+    assert len(engine.weights._first_versions) <= len(threading.enumerate()) + 2
 
 
 def test_the_refusal_says_once_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
