@@ -156,10 +156,11 @@ sglang-packages: $(SGLANG_VENV)/.deps
 
 sglang-venv: $(SGLANG_VENV)/.built $(VENV)/.built ## set up .venv-sglang (about 3 GB), run nothing
 
+# Handed out one by one, the longest first, as a server test takes minutes and most others a second.
 # PYTHONSAFEPATH: the wheel is under test, here and in each process that a test starts, not the sources in this folder.
 sglang-test: sglang-venv ## tests against a real SGLang on CPU
-	PYTHONSAFEPATH=1 $(call run-pytest,$(SGLANG_VENV)/bin) tests/sglang --durations 10 \
-	  --junitxml $(RESULTS)/sglang-test.xml $(ARGS)
+	PYTHONSAFEPATH=1 $(call run-pytest,$(SGLANG_VENV)/bin) --dist load --maxschedchunk 1 tests/sglang \
+	  --durations 10 --junitxml $(RESULTS)/sglang-test.xml $(ARGS)
 
 # ---- benchmarks -------------------------------------------------------------------------------------------------------
 

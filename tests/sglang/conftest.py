@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
+USUAL_TIMEOUT_S = 900
 sys.path[:0] = [str(HERE), str(HERE / "shims")]
 
 import cpu_shims  # noqa: E402
@@ -33,12 +34,20 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder carries the `sglang` marker, and has time for SGLang to be imported."""
+    """Everything in this folder carries the `sglang` marker, and has time for SGLang to be imported. Whole servers, which
+    have most time, come first, so that no worker is left with them in the end.
+    """
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.sglang)
             if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(900))
+                item.add_marker(pytest.mark.timeout(USUAL_TIMEOUT_S))
+    items.sort(key=may_take_s, reverse=True)
+
+
+def may_take_s(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    return USUAL_TIMEOUT_S if marker is None else float(marker.args[0])
 
 
 @pytest.fixture(scope="session")
