@@ -9,6 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from benchmarks.cases import CASES, Setting
 from benchmarks.measure import measure
 from benchmarks.namespace import enter_private_network
 from benchmarks.peers import PEERS
@@ -18,16 +19,20 @@ from benchmarks.report import render
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS), help="default: all")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="default: all")
     parser.add_argument(
         "--sizes-kib",
         nargs="+",
         type=int,
-        default=[64, 1024],
+        default=[16, 64, 1024],
         metavar="KIB",
-        help="page sizes; default 64 1024",
+        help="page sizes of the case `transfers`; default 16 64 1024",
     )
     parser.add_argument("--batch", type=int, default=128, help="pages a call (default 128)")
     parser.add_argument("--repetitions", type=int, default=7, help="counted repetitions (default 7)")
+    parser.add_argument(
+        "--load-seconds", type=float, default=3.0, help="how long loads of several clients last (default 3)"
+    )
     parser.add_argument(
         "--pool-mib", type=int, default=2560, help="memory of each peer's store (default 2560)"
     )
@@ -45,17 +50,15 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     arguments = parse_arguments()
     private_network = enter_private_network()
-    results = measure(
-        arguments.peers,
+    setting = Setting(
         [kib << 10 for kib in arguments.sizes_kib],
-        batch=arguments.batch,
-        repetitions=arguments.repetitions,
-        pool_bytes=arguments.pool_mib << 20,
+        arguments.batch,
+        arguments.repetitions,
+        arguments.load_seconds,
         progress=lambda text: print(text, file=sys.stderr, flush=True),
     )
-    report, good = render(
-        results, batch=arguments.batch, repetitions=arguments.repetitions, private_network=private_network
-    )
+    results = measure(arguments.peers, arguments.cases, setting, arguments.pool_mib << 20)
+    report, good = render(results, setting, private_network=private_network)
     print(report)
     if arguments.out:
         arguments.out.write_text(report + "\n")

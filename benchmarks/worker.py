@@ -89,6 +89,75 @@ class Worker:
             found = sum(result)
         return {"seconds": seconds, "cpu_s": time.process_time() - cpu_s, "done": found}
 
+    def puts(self, seed: int, count: int, size_bytes: int, calls: int, committed: bool) -> dict[str, Any]:
+        """`calls` batches of one put each, acknowledged when sealed or when committed, and removed again."""
+        seconds = []
+        for call in range(calls):
+            keys, addresses = page_keys(seed + call, count), self.window(count, size_bytes)
+            started = time.perf_counter()
+            done = self.client.put_acknowledged(keys, addresses, size_bytes, committed)
+            seconds.append(time.perf_counter() - started)
+            if not all(done):
+                raise RuntimeError(f"{sum(map(bool, done))} of {count} pages were put")
+        for call in range(calls):
+            self.client.remove(page_keys(seed + call, count))
+        return {"seconds": seconds}
+
+    def load(
+        self, seed: int, count: int, size_bytes: int, seconds: float, get_percent: int, batches_max: int
+    ) -> dict[str, Any]:
+        """Puts and gets drawn at random for so long. Page i of every batch has the same content, written once: preparing it
+        each time would be most of the load. Keys and checks stay out of a call's own time, not out of `wall_s`."""
+        rng = random.Random(seed)
+        sources = self.window(count, size_bytes)
+        for i, address in enumerate(sources):
+            self.write_page(address, 0, i, size_bytes)
+        targets = self.window(count, size_bytes)
+        batches = [page_keys(seed + i, count) for i in range(batches_max)]
+        stored: list[int] = []
+        answer: dict[str, Any] = {"put": [], "get": [], "done": 0, "missed": 0, "wrong_pages": 0}
+        if get_percent:
+            for i in range(min(4, batches_max)):
+                self.client.put(batches[i], sources, size_bytes)
+                stored.append(i)
+        removing_s = 0.0
+        cpu_s, started = time.process_time(), time.perf_counter()
+        while time.perf_counter() - started < seconds:
+            if stored and rng.randrange(100) < get_percent:
+                self._loaded_get(batches[rng.choice(stored)], sources, targets, size_bytes, answer)
+                continue
+            if len(stored) == batches_max:
+                removing = time.perf_counter()
+                self.client.remove(batches[stored[0]])
+                removing_s += time.perf_counter() - removing
+                stored.append(stored.pop(0))
+            else:
+                stored.append(len(stored))
+            before = time.perf_counter()
+            done = self.client.put(batches[stored[-1]], sources, size_bytes)
+            answer["put"].append(time.perf_counter() - before)
+            answer["done"] += sum(map(bool, done))
+            answer["missed"] += count - sum(map(bool, done))
+        answer["wall_s"] = time.perf_counter() - started - removing_s
+        answer["cpu_s"] = time.process_time() - cpu_s
+        for i in stored:
+            self.client.remove(batches[i])
+        return answer
+
+    def _loaded_get(
+        self, keys: list[str], sources: list[int], targets: list[int], size_bytes: int, answer: dict[str, Any]
+    ) -> None:
+        for address in targets:
+            ctypes.memset(address, POISON, STAMP_EVERY_BYTES)
+        before = time.perf_counter()
+        found = self.client.get(keys, targets, size_bytes)
+        answer["get"].append(time.perf_counter() - before)
+        for source, target, there in zip(sources, targets, found, strict=True):
+            answer["done"] += bool(there)
+            answer["missed"] += not there
+            # The stamp of its first block says which page it is; all bytes are compared where calls are measured one by one.
+            answer["wrong_pages"] += bool(there) and _memcmp(source, target, STAMP_EVERY_BYTES) != 0
+
     def fill(self, seed: int, count: int, size_bytes: int, batches: int) -> dict[str, Any]:
         """Touches the peer's memory: writes batches and removes them again."""
         addresses = self.window(count, size_bytes)

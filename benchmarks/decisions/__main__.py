@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from types import ModuleType
 
+from benchmarks.cases.base import table
 from benchmarks.decisions import (
     languages,
     metadata,
@@ -20,7 +21,6 @@ from benchmarks.decisions import (
     watermarks,
 )
 from benchmarks.namespace import enter_private_network
-from benchmarks.report import table
 
 MEASUREMENTS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module

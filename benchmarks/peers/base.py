@@ -103,7 +103,8 @@ class Servers(ABC):
 class PeerClient(ABC):
     """The client side, in a worker process. One batch call at a time; a result is one truth value a key (any int)."""
 
-    has_index = True  # False: a limit of the machine that answers every exists with yes
+    stores = True  # False: a limit of the machine, which answers every exists with yes
+    durability_only = False  # True: measured where it is about how a put becomes durable, and nowhere else
 
     @abstractmethod
     def __init__(self, connection: dict[str, Any]) -> None: ...
@@ -114,6 +115,12 @@ class PeerClient(ABC):
 
     @abstractmethod
     def put(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[int]: ...
+
+    def put_acknowledged(
+        self, keys: list[str], addresses: list[int], size_bytes: int, committed: bool
+    ) -> Sequence[int]:
+        """A put that waits until it is durable, or does not, for peers that have both."""
+        raise NotImplementedError
 
     @abstractmethod
     def get(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[int]: ...

