@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import base64
 import functools
 import hashlib
 import http.client
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from support.waiting import wait_until
 
@@ -79,6 +81,18 @@ class EtcdMember:
         revision = int(self._post("/v3/maintenance/status")["header"]["revision"])
         self._post("/v3/kv/compaction", {"revision": str(revision)})
         return revision
+
+    def put(self, key: bytes, value: bytes) -> None:
+        encoded = {"key": base64.b64encode(key).decode(), "value": base64.b64encode(value).decode()}
+        assert "header" in self._post("/v3/kv/put", encoded)
+
+    def get_all(self) -> dict[bytes, bytes]:
+        """Everything that is stored."""
+        everything = base64.b64encode(b"\0").decode()
+        answer: Any = self._post("/v3/kv/range", {"key": everything, "range_end": everything})
+        return {
+            base64.b64decode(kv["key"]): base64.b64decode(kv.get("value", "")) for kv in answer.get("kvs", [])
+        }
 
     def _post(self, path: str, body: dict[str, str] | None = None) -> dict[str, dict[str, str]]:
         connection = http.client.HTTPConnection("127.0.0.1", self.client_port, timeout=5)
