@@ -21,6 +21,16 @@ class StoreError(KvstoreError):
     """The metadata store failed, or was asked for something it can't do."""
 
 
+class NewerFormatError(StoreError):
+    """What is stored was written by a later release: it is neither read on nor changed (docs/upgrading.md)."""
+
+    def __init__(self, what: str, found: int, known: int) -> None:
+        super().__init__(
+            f"{what} has format {found}, and this release reads format {known}: a later release of kvstore has written it. "
+            "Nothing was changed. Run that release, or a later one; or start empty with another --metadata"
+        )
+
+
 class FencedError(StoreError):
     """Another master has taken over: this one must not write any more."""
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from kvstore.common.errors import CoreTaskEnded, KvstoreError
+from kvstore.common.errors import CoreTaskEnded, KvstoreError, NewerFormatError
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,9 @@ class CoreTasks:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is None and (not endless or self._stopping):
+            return
+        if isinstance(error, NewerFormatError):
+            self._on_ended(error)  # no bug: its text says all
             return
         why = "it was cancelled" if task.cancelled() else repr(error) if error is not None else "it returned"
         fields = {"task": task.get_name(), "why": why}

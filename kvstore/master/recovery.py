@@ -27,7 +27,7 @@ EPOCH_FLOOR_STEP = 1 << 20
 
 
 async def load(reader: StoreReader, on_corrupt: OnCorrupt) -> Replay:
-    """Everything that the reader has. Raises StoreError."""
+    """Everything that the reader has. Raises StoreError; NewerFormatError where a later release has written any of it."""
     replay = Replay(on_corrupt)
     replay.load_cluster(await reader.get(layout.CLUSTER_KEY))
     async for page in reader.scan(layout.NAMESPACES_PREFIX):

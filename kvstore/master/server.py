@@ -29,7 +29,7 @@ from kvstore.master.ports.admin_service import AboutMaster, AdminService
 from kvstore.master.ports.control_port import ControlPort, TokenInterceptor
 from kvstore.master.ports.control_service import ControlService
 from kvstore.master.ports.directory_port import DirectoryPort, PortOptions
-from kvstore.master.recovery import corruption_reporter, recover
+from kvstore.master.recovery import corruption_reporter, load, take_over
 from kvstore.master.roles import Roles
 from kvstore.master.state.directory_state import Recovered, StateLimits
 from kvstore.master.state.membership import MembershipLimits
@@ -118,8 +118,10 @@ class MasterServer:
             )
             await self._replica.start()
         else:
+            # Before the first write: what a later release has left stays as it is.
+            replay = await load(self._store, corruption_reporter(self.metrics))
             fence = await self._store.acquire()
-            recovered = await recover(self._store, fence, corruption_reporter(self.metrics))
+            recovered = await take_over(replay, self._store, fence)
             directory = self._new_directory(fence, recovered)
             directory.start()
             self._roles.lead(directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from pathlib import Path
 from types import TracebackType
 
@@ -11,6 +12,8 @@ from kvstore.segment.errors import SegmentStartError
 
 ID_BYTES = 16
 _ID_FILE = "segment_id"
+# The first format is the id alone. A later one begins with a line `format N`.
+_FORMAT_LINE = re.compile(r"format (\d+)(?:\n|$)")
 _LOCK_FILE = "lock"
 
 
@@ -84,7 +87,12 @@ def _read_or_make_id(path: Path) -> bytes:
             os.fsync(file.fileno())
         os.replace(scratch, path)
         return segment_id
-    text = path.read_text().strip()
+    text = path.read_text(errors="replace").strip()
+    if (later := _FORMAT_LINE.match(text)) is not None:
+        raise SegmentStartError(
+            f"{path} has format {later[1]}, and this release reads format 1: a later release of kvstore has written it. "
+            "Nothing was changed. Run that release, or give this segment its own directory with --data-dir"
+        )
     try:
         segment_id = bytes.fromhex(text)
     except ValueError:

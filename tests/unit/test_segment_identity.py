@@ -71,3 +71,11 @@ def test_pool_ids_are_never_zero_and_never_the_same() -> None:
     ids = {new_pool_id() for _ in range(1000)}
     assert len(ids) == 1000
     assert all(any(pool_id) and len(pool_id) == 16 for pool_id in ids)
+
+
+def test_an_identity_of_a_later_release_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    later = "format 2\n" + "ab" * 16 + "\nsomething else\n"
+    (tmp_path / "segment_id").write_text(later)
+    with pytest.raises(SegmentStartError, match="has format 2, and this release reads format 1"):
+        SegmentIdentity(tmp_path)
+    assert (tmp_path / "segment_id").read_text() == later

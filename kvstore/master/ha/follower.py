@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 
-from kvstore.common.errors import StoreError
+from kvstore.common.errors import NewerFormatError, StoreError
 from kvstore.common.logs import log_event, log_throttled
 from kvstore.master.metadata.replicated import ReplicatedStore, RevisionGoneError, Update
 from kvstore.master.metrics import MasterMetrics
@@ -41,11 +41,13 @@ class Follower:
         return self.ready_revision is not None and self.revision >= self.ready_revision
 
     async def load(self) -> None:
-        """Returns when the directory is loaded; tries for ever."""
+        """Returns when the directory is loaded; tries for ever. Raises NewerFormatError."""
         while True:
             try:
                 await self._load()
                 return
+            except NewerFormatError:
+                raise
             except StoreError as error:
                 log_throttled(logger, logging.WARNING, "directory_not_loaded", "", error=str(error))
                 await asyncio.sleep(RETRY_DELAY_S)
@@ -71,7 +73,7 @@ class Follower:
         )
 
     async def run(self) -> None:
-        """Keeps the directory warm."""
+        """Keeps the directory warm. Raises NewerFormatError: what it has is no longer what is stored."""
         while True:
             try:
                 async for update in self._store.follow(self.revision):
@@ -81,6 +83,8 @@ class Follower:
                 log_throttled(logger, logging.WARNING, "directory_reload", "", why=str(error))
                 self._metrics.directory_reloads.inc()
                 await self.load()
+            except NewerFormatError:
+                raise
             except StoreError as error:
                 log_throttled(logger, logging.WARNING, "follow_failed", "", error=str(error))
                 await asyncio.sleep(RETRY_DELAY_S)

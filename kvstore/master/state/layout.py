@@ -15,7 +15,7 @@ import json
 import struct
 from dataclasses import dataclass
 
-from kvstore.common.errors import CorruptRecordError
+from kvstore.common.errors import CorruptRecordError, NewerFormatError
 from kvstore.master.metadata.store import DeleteRange, prefix_end
 from kvstore.master.state.endpoint import Endpoint
 from kvstore.master.state.records import Record, RecordKind
@@ -25,6 +25,9 @@ NAMESPACES_PREFIX = b"n/"
 SEGMENTS_PREFIX = b"s/"
 LOGS_PREFIX = b"l/"
 ID_BYTES = 16
+# Of the fields of registry records; that of the cluster's record is the format of the whole store, keys and all
+# (docs/upgrading.md). Records without one have the first.
+REGISTRY_FORMAT = 1
 SEGMENT_INDEX_MAX = 1 << 20  # the native index's bound
 
 _SNAPSHOT = struct.Struct(">II")
@@ -93,11 +96,13 @@ def parse_log_key(key: bytes) -> LogKey:
 
 
 def _encode(fields: dict[str, str | int | bool]) -> bytes:
-    body = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    body = json.dumps(
+        {"format": REGISTRY_FORMAT, **fields}, sort_keys=True, separators=(",", ":"), ensure_ascii=False
+    ).encode()
     return Record(RecordKind.REGISTRY, 0, 0, body).encode()
 
 
-def _decode(data: bytes, kinds: dict[str, type]) -> dict[str, str | int | bool]:
+def _decode(data: bytes, what: str, kinds: dict[str, type]) -> dict[str, str | int | bool]:
     body = Record.decode(data, RecordKind.REGISTRY).body
     try:
         fields = json.loads(body)
@@ -105,10 +110,15 @@ def _decode(data: bytes, kinds: dict[str, type]) -> dict[str, str | int | bool]:
         raise CorruptRecordError(f"registry record is not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise CorruptRecordError("registry record is not an object")
+    written = fields.get("format", 1)
+    if not isinstance(written, int) or written < 1:
+        raise CorruptRecordError(f"registry record has the format {written!r}")
+    if written > REGISTRY_FORMAT:
+        raise NewerFormatError(f"{what} in the metadata store", written, REGISTRY_FORMAT)
     for name, kind in kinds.items():
         if not isinstance(fields.get(name), kind):
             raise CorruptRecordError(f"registry record lacks {name}")
-    return {name: fields[name] for name in kinds}  # fields of a later revision are ignored
+    return {name: fields[name] for name in kinds}  # fields that a later release has added are ignored
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +133,7 @@ class ClusterRecord:
 
     @staticmethod
     def decode(data: bytes) -> ClusterRecord:
-        fields = _decode(data, {"cluster_id": str, "epoch_floor": int})
+        fields = _decode(data, "the cluster's record", {"cluster_id": str, "epoch_floor": int})
         return ClusterRecord(_hex(fields["cluster_id"], ID_BYTES), int(fields["epoch_floor"]))
 
 
@@ -138,7 +148,7 @@ class NamespaceRecord:
 
     @staticmethod
     def decode(data: bytes) -> NamespaceRecord:
-        fields = _decode(data, {"identity": str, "name": str, "epoch": int})
+        fields = _decode(data, "a namespace's record", {"identity": str, "name": str, "epoch": int})
         return NamespaceRecord(str(fields["identity"]).encode(), str(fields["name"]), int(fields["epoch"]))
 
 
@@ -179,9 +189,10 @@ class SegmentRecord:
 
     @staticmethod
     def decode(segment_id: bytes, data: bytes) -> SegmentRecord:
-        """Raises CorruptRecordError."""
+        """Raises CorruptRecordError, NewerFormatError."""
         fields = _decode(
             data,
+            "a segment's record",
             {
                 "index": int,
                 "pool_id": str,

@@ -7,10 +7,12 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from kvstore.common.errors import CorruptRecordError
+from kvstore.common.errors import CorruptRecordError, NewerFormatError
 from kvstore_client._native import crc32c
 
 RECORD_MAGIC = 0x314A564B  # "KVJ1"
+# Of the envelope and of what is in it. The next ones are 2, 4, 7: two bits at least between any two, so that a flipped bit
+# makes a corrupt record and not one of a later release (docs/upgrading.md).
 RECORD_VERSION = 1
 _ENVELOPE = struct.Struct("<IHHQQII")
 ENVELOPE_BYTES = _ENVELOPE.size
@@ -43,13 +45,18 @@ class Record:
 
     @staticmethod
     def decode(data: bytes, kind: RecordKind) -> Record:
-        """Raises CorruptRecordError unless it is an intact record of this kind."""
+        """Raises CorruptRecordError unless it is an intact record of this kind, NewerFormatError for one of a later
+        release, of which magic and version are all that is known."""
         if len(data) < ENVELOPE_BYTES:
             raise CorruptRecordError(f"record of {len(data)} bytes is shorter than its envelope")
         magic, version, stored_kind, first_seq, last_seq, body_bytes, crc = _ENVELOPE.unpack_from(data)
         body = data[ENVELOPE_BYTES:]
         if magic != RECORD_MAGIC:
             raise CorruptRecordError("record has no magic")
+        if version > RECORD_VERSION and (version ^ RECORD_VERSION).bit_count() > 1:
+            raise NewerFormatError(
+                f"a {kind.name.lower()} record in the metadata store", version, RECORD_VERSION
+            )
         if version != RECORD_VERSION:
             raise CorruptRecordError(f"record version {version} is not {RECORD_VERSION}")
         if stored_kind != kind:

@@ -68,7 +68,7 @@ class Replay:
     # ---- all records of one moment: cluster, namespaces and segments before logs -----------------------------
 
     def load_cluster(self, value: bytes | None) -> None:
-        """Raises StoreError: without it nothing else means anything."""
+        """Raises StoreError: without it nothing else means anything. NewerFormatError, as all that loads and follows does."""
         if value is None:
             return
         try:
