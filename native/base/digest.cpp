@@ -2,6 +2,9 @@
 
 #include <array>
 #include <cstring>
+#include <vector>
+
+#include "base/digest_wide.hpp"
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
@@ -14,8 +17,11 @@ namespace kvstore {
 namespace {
 
 constexpr uint32_t kPolynomial = 0x82F63B78;  // reflected Castagnoli
-constexpr size_t kStream = 4096;              // bytes of each of the three interleaved streams
-constexpr size_t kCopyBlock = 16384;          // fits L1 twice: the digest pass reads what the copy just wrote
+// Bytes of each of the three interleaved streams: of what is large, and of a page or its rest.
+constexpr size_t kLongStream = 4096;
+constexpr size_t kStream = 1360;
+// A whole number of streams, and fits L1 twice: the digest pass reads what the copy just wrote.
+constexpr size_t kCopyBlock = 3 * kStream;
 
 using Table = std::array<std::array<uint32_t, 256>, 8>;
 
@@ -46,7 +52,7 @@ uint32_t table_raw(uint32_t crc, const uint8_t* p, size_t n) {
   return crc;
 }
 
-// Appending n zero bytes to a message is a linear map on its CRC. The matrix for kStream bytes, as four byte tables, lets
+// Appending n zero bytes to a message is a linear map on its CRC. The matrix for a stream's bytes, as four byte tables, lets
 // three independent streams run in parallel and be joined afterwards.
 struct ShiftTable {
   uint32_t t[4][256];
@@ -96,18 +102,25 @@ inline uint64_t load64(const uint8_t* p) {
   return v;
 }
 
-KVSTORE_CRC_TARGET uint32_t hardware_raw(uint32_t crc, const uint8_t* p, size_t n) {
-  static const ShiftTable shift = make_shift(kStream);
-  while (n >= 3 * kStream) {
+// Takes as much as makes three whole streams, as often as it can.
+template <size_t stream>
+KVSTORE_CRC_TARGET inline uint32_t three_streams(uint32_t crc, const uint8_t*& p, size_t& n) {
+  static const ShiftTable shift = make_shift(stream);
+  for (; n >= 3 * stream; p += 3 * stream, n -= 3 * stream) {
     uint32_t a = crc, b = 0, c = 0;
-    for (size_t i = 0; i < kStream; i += 8) {
+    for (size_t i = 0; i < stream; i += 8) {
       a = KVSTORE_CRC64(a, load64(p + i));
-      b = KVSTORE_CRC64(b, load64(p + kStream + i));
-      c = KVSTORE_CRC64(c, load64(p + 2 * kStream + i));
+      b = KVSTORE_CRC64(b, load64(p + stream + i));
+      c = KVSTORE_CRC64(c, load64(p + 2 * stream + i));
     }
     crc = shift.apply(shift.apply(a) ^ b) ^ c;
-    p += 3 * kStream, n -= 3 * kStream;
   }
+  return crc;
+}
+
+KVSTORE_CRC_TARGET uint32_t hardware_raw(uint32_t crc, const uint8_t* p, size_t n) {
+  crc = three_streams<kLongStream>(crc, p, n);
+  crc = three_streams<kStream>(crc, p, n);
   while (n >= 8) crc = KVSTORE_CRC64(crc, load64(p)), p += 8, n -= 8;
   while (n-- > 0) crc = KVSTORE_CRC8(crc, *p++);
   return crc;
@@ -115,45 +128,68 @@ KVSTORE_CRC_TARGET uint32_t hardware_raw(uint32_t crc, const uint8_t* p, size_t 
 #endif
 
 using RawCrc = uint32_t (*)(uint32_t, const uint8_t*, size_t);
-struct Choice {
-  RawCrc fn;
-  const char* name;
-};
+using RawCopyCrc = uint32_t (*)(uint32_t, uint8_t*, const uint8_t*, size_t);
 
-const Choice& choice() {
-  static const Choice chosen = [] {
+template <RawCrc raw>
+uint32_t copy_in_blocks(uint32_t crc, uint8_t* to, const uint8_t* from, size_t size) {
+  while (size > 0) {
+    const size_t step = size < kCopyBlock ? size : kCopyBlock;
+    std::memcpy(to, from, step);
+    crc = raw(crc, to, step);
+    to += step, from += step, size -= step;
+  }
+  return crc;
+}
+
+struct Implementation {
+  const char* name;
+  RawCrc crc;
+  RawCopyCrc copy_crc;
+};
+constexpr Implementation kTableVersion{"table", table_raw, copy_in_blocks<table_raw>};
+
+const std::vector<Implementation>& implementations() {
+  static const std::vector<Implementation> here = [] {
+    std::vector<Implementation> best_first;
+    if (have_wide_crc32c()) best_first.push_back({"vpclmulqdq", wide_crc32c_raw, wide_copy_crc32c_raw});
 #ifdef KVSTORE_HAVE_CRC
-    if (have_hardware()) return Choice{hardware_raw, kHardwareName};
+    if (have_hardware()) best_first.push_back({kHardwareName, hardware_raw, copy_in_blocks<hardware_raw>});
 #endif
-    return Choice{table_raw, "table"};
+    best_first.push_back(kTableVersion);
+    return best_first;
   }();
+  return here;
+}
+
+const Implementation& best() {
+  static const Implementation& chosen = implementations().front();
   return chosen;
 }
 
 }  // namespace
 
 uint32_t crc32c(uint32_t crc, const void* data, size_t size) {
-  return ~choice().fn(~crc, static_cast<const uint8_t*>(data), size);
-}
-
-uint32_t crc32c_table(uint32_t crc, const void* data, size_t size) {
-  return ~table_raw(~crc, static_cast<const uint8_t*>(data), size);
+  return ~best().crc(~crc, static_cast<const uint8_t*>(data), size);
 }
 
 uint32_t copy_crc32c(uint32_t crc, void* to, const void* from, size_t size) {
-  const RawCrc fn = choice().fn;
-  auto* out = static_cast<uint8_t*>(to);
-  const auto* in = static_cast<const uint8_t*>(from);
-  crc = ~crc;
-  while (size > 0) {
-    const size_t step = size < kCopyBlock ? size : kCopyBlock;
-    std::memcpy(out, in, step);
-    crc = fn(crc, out, step);
-    out += step, in += step, size -= step;
-  }
-  return ~crc;
+  return ~best().copy_crc(~crc, static_cast<uint8_t*>(to), static_cast<const uint8_t*>(from), size);
 }
 
-const char* crc32c_implementation() { return choice().name; }
+const char* crc32c_implementation() { return best().name; }
+
+std::vector<DigestImplementation> digest_implementations() {
+  std::vector<DigestImplementation> all;
+  for (const Implementation& one : implementations())
+    all.push_back({one.name,
+                   [one](uint32_t crc, const void* data, size_t size) {
+                     return ~one.crc(~crc, static_cast<const uint8_t*>(data), size);
+                   },
+                   [one](uint32_t crc, void* to, const void* from, size_t size) {
+                     return ~one.copy_crc(~crc, static_cast<uint8_t*>(to), static_cast<const uint8_t*>(from),
+                                          size);
+                   }});
+  return all;
+}
 
 }  // namespace kvstore

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <vector>
 
 namespace kvstore {
 
@@ -12,13 +14,18 @@ constexpr uint8_t kDigestCrc32c = 1;
 // crc32c(crc32c(0, a), b) == crc32c(0, a + b).
 uint32_t crc32c(uint32_t crc, const void* data, size_t size);
 
-// memcpy(to, from, size) and the digest of what was written, in cache-sized blocks so that the second pass reads hot bytes.
+// memcpy(to, from, size) and the digest of what was written, in one pass over memory.
 uint32_t copy_crc32c(uint32_t crc, void* to, const void* from, size_t size);
 
-// "sse4.2", "armv8" or "table".
+// The best that this CPU has: "vpclmulqdq", "sse4.2", "armv8" or "table".
 const char* crc32c_implementation();
 
-// The portable table version, for tests against the others.
-uint32_t crc32c_table(uint32_t crc, const void* data, size_t size);
+// All that this CPU has, the best first and the portable table version last: for tests of each against the others.
+struct DigestImplementation {
+  const char* name;
+  std::function<uint32_t(uint32_t crc, const void* data, size_t size)> crc32c;
+  std::function<uint32_t(uint32_t crc, void* to, const void* from, size_t size)> copy_crc32c;
+};
+std::vector<DigestImplementation> digest_implementations();
 
 }  // namespace kvstore

@@ -28,7 +28,7 @@ import sys
 import hicache_adapter, kvstore, kvstore_client
 from kvstore_client import _native
 assert _native.crc32c(b"123456789") == 0xE3069283, hex(_native.crc32c(b"123456789"))
-assert _native.crc32c_implementation() in ("sse4.2", "armv8", "table")
+assert _native.crc32c_implementation() in ("vpclmulqdq", "sse4.2", "armv8", "table")
 foreign = [m for m in ("torch", "numpy", "grpc", "google.protobuf", "pydantic", "sglang") if m in sys.modules]
 assert not foreign, foreign
 """
