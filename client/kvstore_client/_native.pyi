@@ -135,11 +135,14 @@ class DirectoryIndex:
         """Entries in encoded groups. WireError for what `apply` would refuse."""
     def apply(self, segment: int, groups: bytes) -> tuple[int, int]:
         """(added, removed) of one journal batch. ValueError when it is malformed: then nothing was applied."""
-    def drop_segment(self, segment: int, entries_max: int = ...) -> int:
-        """Removes the entries of a segment, at most entries_max; how many. O(those entries)."""
-    def begin_inventory(self, segment: int) -> None: ...
-    def end_inventory(self, segment: int) -> int:
-        """Removes the segment's entries that no ADD has named since begin_inventory; how many."""
+    def begin_inventory(self, segment: int) -> None:
+        """From here to end_inventory each ADD confirms its entry. O(1)."""
+    def end_inventory(self, segment: int) -> None:
+        """Dooms the segment's entries that no ADD has confirmed since begin_inventory. O(1)."""
+    def drop_segment(self, segment: int) -> None:
+        """Dooms the entries of a segment. O(1)."""
+    def sweep(self, entries_max: int) -> int:
+        """Removes doomed entries, at most entries_max; how many. Until then they are there as before, and an ADD saves one."""
     def set_serving(self, segment: int, serving: bool) -> None:
         """Entries of a segment that does not serve are kept but not found. Segments serve until told otherwise."""
     def exists(self, body: bytes) -> bytes:
@@ -149,18 +152,27 @@ class DirectoryIndex:
         """PLACE: absent entries go to `segments` in turn, in runs of about run_bytes; an empty list refuses them."""
     def place_demand(self, body: bytes) -> tuple[int, int]:
         """(absent entries, their bytes): what the placement policy needs to know first."""
-    def snapshot(self, segment: int, entries_max: int) -> list[bytes]:
-        """The segment's entries as ADD groups, in chunks."""
+    def snapshot(self, segment: int, entries_max: int) -> DirectorySnapshot:
+        """The segment's entries as ADD groups, in chunks of at most entries_max. The index may change meanwhile: what is
+        there from the first chunk to the last is in one of them."""
     def segment_usage(self, segment: int) -> tuple[int, int]:
         """(entries, bytes)"""
     def namespace_usage(self) -> dict[bytes, tuple[int, int]]:
         """namespace id -> (entries, bytes), replicas counted."""
+    def usage_of_namespace(self, ns: bytes) -> tuple[int, int]:
+        """(entries, bytes)"""
     def find(self, fingerprint: bytes) -> tuple[list[int], int] | None:
         """(segments, length), serving or not: for `stat`."""
     @property
     def entry_count(self) -> int: ...
     @property
     def memory_bytes(self) -> int: ...
+
+class DirectorySnapshot:
+    """A chunk at a time. RuntimeError from `next` when the segment was dropped meanwhile, or an inventory of it began or ended."""
+
+    def __iter__(self) -> DirectorySnapshot: ...
+    def __next__(self) -> bytes: ...
 
 # ---- client (bind_client.cpp) -------------------------------------------------------------------------------------------
 

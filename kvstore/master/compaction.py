@@ -29,7 +29,7 @@ async def compact(store: MetadataStore, committer: Committer, order: CompactLog)
     async for page in store.scan(layout.log_prefix(order.segment_id)):
         lost += await asyncio.to_thread(_replay_page, replay, order, page)
     entries, _ = replay.segment_usage(0)
-    bodies = await asyncio.to_thread(replay.snapshot, 0, RECORD_ENTRIES_MAX)
+    bodies = await asyncio.to_thread(list, replay.snapshot(0, RECORD_ENTRIES_MAX))
     if not lost:
         for chunk, body in enumerate(bodies):
             await committer.wait_for_room()

@@ -16,6 +16,7 @@ from kvstore.master.answers import Answers
 from kvstore.master.committer import Committer
 from kvstore.master.compaction import compact
 from kvstore.master.core_tasks import CoreTasks
+from kvstore.master.index_sweeper import sweep
 from kvstore.master.metadata.store import Fence, MetadataStore, SpaceLevel
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.state import effects as ef
@@ -31,7 +32,6 @@ from kvstore_client.protocol import MapRecord, NamespaceReply, Status
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.5
-DROP_SLICE_ENTRIES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,7 @@ class Directory:
     def start(self) -> None:
         self.committer.start(self._committing)
         self._tasks.start(self._tick_forever(), "directory-tick")
+        self._tasks.start_job(sweep(self.state.index), "directory-sweep")  # what a follower left over
         watching = watch_store(self._store, self.store_view, self._metrics, self._measured)
         self._tasks.start(watching, "directory-store-watch")
 
@@ -201,8 +202,8 @@ class Directory:
             case ef.RetireNamespaces():
                 for session in list(self._sessions.values()):
                     session.retire_namespaces(effect.namespaces)
-            case ef.DropEntries():
-                self._tasks.start_job(self._drop_entries(effect.segment_index), "directory-drop")
+            case ef.SweepIndex():
+                self._tasks.start_job(sweep(self.state.index), "directory-sweep")
             case ef.CompactLog():
                 self._tasks.start_job(self._compact(effect), "directory-compact")
             case _:
@@ -254,13 +255,6 @@ class Directory:
         while True:
             await asyncio.sleep(TICK_S)
             self.handle(ev.Tick())
-
-    async def _drop_entries(self, segment_index: int) -> None:
-        # In slices: a segment has millions of entries, and requests come in between.
-        dropped = DROP_SLICE_ENTRIES
-        while dropped == DROP_SLICE_ENTRIES:
-            dropped = self.state.index.drop_segment(segment_index, DROP_SLICE_ENTRIES)
-            await asyncio.sleep(0)
 
     async def _compact(self, order: ef.CompactLog) -> None:
         try:

@@ -1,5 +1,7 @@
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <exception>
 
 #include "bindings.hpp"
@@ -59,15 +61,14 @@ nb::tuple place_demand(const DirectoryIndex& self, nb::bytes body) {
   return pair_of({demand.entries, demand.bytes});
 }
 
-nb::list snapshot(const DirectoryIndex& self, uint32_t segment, uint32_t entries_max) {
-  std::vector<wire::Writer> chunks;
+nb::bytes next_chunk(DirectoryIndex::Snapshot& self) {
+  std::optional<wire::Writer> chunk;
   {
     ReleasedGil nogil;
-    chunks = self.snapshot(segment, entries_max);
+    chunk = self.next();
   }
-  nb::list out;
-  for (const wire::Writer& chunk : chunks) out.append(to_bytes(chunk));
-  return out;
+  if (!chunk) throw nb::stop_iteration();
+  return to_bytes(*chunk);
 }
 
 nb::tuple segment_usage(const DirectoryIndex& self, uint32_t segment) {
@@ -80,6 +81,14 @@ nb::dict namespace_usage(const DirectoryIndex& self) {
   for (const auto& [id, usage] : self.namespace_usage())
     out[nb::bytes(id.data(), id.size())] = pair_of({usage.entries, usage.bytes});
   return out;
+}
+
+nb::tuple usage_of_namespace(const DirectoryIndex& self, nb::bytes ns) {
+  if (ns.size() != kNamespaceBytes) throw nb::value_error("a namespace id has 8 bytes");
+  NamespaceId id;
+  std::memcpy(id.data(), ns.data(), id.size());
+  const DirectoryIndex::Usage usage = self.namespace_usage(id);
+  return pair_of({usage.entries, usage.bytes});
 }
 
 nb::object find(const DirectoryIndex& self, nb::bytes fingerprint) {
@@ -103,14 +112,17 @@ void bind_directory(nb::module_& m) {
   nb::register_exception_translator(translate_wire_error);
 
   const auto nogil = nb::call_guard<ReleasedGil>();
+  nb::class_<DirectoryIndex::Snapshot>(m, "DirectorySnapshot")
+      .def("__iter__", [](nb::handle self) { return nb::borrow(self); })
+      .def("__next__", &next_chunk);
   nb::class_<DirectoryIndex>(m, "DirectoryIndex")
       .def(nb::init<>())
       .def_static(
           "check", [](nb::bytes groups) { return DirectoryIndex::check(groups.data(), groups.size()); },
           nb::arg("groups"))
       .def("apply", &apply, nb::arg("segment"), nb::arg("groups"))
-      .def("drop_segment", &DirectoryIndex::drop_segment, nb::arg("segment"),
-           nb::arg("entries_max") = UINT64_MAX, nogil)
+      .def("drop_segment", &DirectoryIndex::drop_segment, nb::arg("segment"), nogil)
+      .def("sweep", &DirectoryIndex::sweep, nb::arg("entries_max"), nogil)
       .def("begin_inventory", &DirectoryIndex::begin_inventory, nb::arg("segment"), nogil)
       .def("end_inventory", &DirectoryIndex::end_inventory, nb::arg("segment"), nogil)
       .def("set_serving", &DirectoryIndex::set_serving, nb::arg("segment"), nb::arg("serving"), nogil)
@@ -134,9 +146,15 @@ void bind_directory(nb::module_& m) {
           },
           nb::arg("body"), nb::arg("segments"), nb::arg("run_bytes"))
       .def("place_demand", &place_demand, nb::arg("body"))
-      .def("snapshot", &snapshot, nb::arg("segment"), nb::arg("entries_max"))
+      .def(
+          "snapshot",
+          [](DirectoryIndex& self, uint32_t segment, uint32_t entries_max) {
+            return std::make_unique<DirectoryIndex::Snapshot>(self, segment, entries_max);
+          },
+          nb::arg("segment"), nb::arg("entries_max"), nb::keep_alive<0, 1>())
       .def("segment_usage", &segment_usage, nb::arg("segment"))
       .def("namespace_usage", &namespace_usage)
+      .def("usage_of_namespace", &usage_of_namespace, nb::arg("ns"))
       .def("find", &find, nb::arg("fingerprint"))
       .def_prop_ro("entry_count", &DirectoryIndex::entry_count)
       .def_prop_ro("memory_bytes", &DirectoryIndex::memory_bytes);

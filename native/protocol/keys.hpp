@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -29,11 +28,6 @@ struct Fingerprint {
   uint64_t hi = 0;
   bool operator==(const Fingerprint& o) const { return lo == o.lo && hi == o.hi; }
   bool operator!=(const Fingerprint& o) const { return !(*this == o); }
-};
-
-// Fingerprints are mixed from all bits of a page hash, so any of their bits are already a good table hash.
-struct FingerprintHash {
-  size_t operator()(const Fingerprint& f) const { return static_cast<size_t>(f.lo); }
 };
 
 // The whole identity of an object, as a slot header keeps it.

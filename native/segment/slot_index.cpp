@@ -16,27 +16,28 @@ size_t bucket_count_for(uint32_t slot_count) {
 SlotIndex::SlotIndex(uint32_t slot_count)
     : buckets_(bucket_count_for(slot_count)), fingerprints_(slot_count), mask_(buckets_.size() - 1) {}
 
-size_t SlotIndex::bucket_of(const Fingerprint& fp) const {
-  const uint32_t tag = tag_of(fp);
-  size_t at = home(fp);
+size_t SlotIndex::bucket_of(const Fingerprint& fp, uint64_t hash) const {
+  const uint32_t tag = tag_of(hash);
+  size_t at = static_cast<size_t>(hash) & mask_;
   while (buckets_[at].slot != kNoSlot && !(buckets_[at].tag == tag && fingerprints_[buckets_[at].slot] == fp))
     at = (at + 1) & mask_;
   return at;
 }
 
-uint32_t SlotIndex::find(const Fingerprint& fp) const { return buckets_[bucket_of(fp)].slot; }
+uint32_t SlotIndex::find(const Fingerprint& fp) const { return buckets_[bucket_of(fp, hash_(fp))].slot; }
 
 void SlotIndex::insert(const Fingerprint& fp, uint32_t slot) {
-  const size_t at = bucket_of(fp);
+  const uint64_t hash = hash_(fp);
+  const size_t at = bucket_of(fp, hash);
   if (buckets_[at].slot != kNoSlot) throw std::logic_error("the fingerprint is in the slot index already");
   if (size_ >= fingerprints_.size()) throw std::logic_error("the slot index is full");
   fingerprints_[slot] = fp;
-  buckets_[at] = {tag_of(fp), slot};
+  buckets_[at] = {tag_of(hash), slot};
   ++size_;
 }
 
 bool SlotIndex::erase(const Fingerprint& fp) {
-  size_t hole = bucket_of(fp);
+  size_t hole = bucket_of(fp, hash_(fp));
   if (buckets_[hole].slot == kNoSlot) return false;
   // Shift back what a probe could no longer reach over the hole; no tombstones, so churn never degrades
   // lookups.

@@ -1,11 +1,12 @@
 // fingerprint -> slot: open addressing over a table sized once for all slots, so that it never grows or
-// rehashes. A bucket keeps 32 bits of the fingerprint beside the slot, so that a probe rarely looks
-// elsewhere. Not thread-safe.
+// rehashes. A bucket keeps 32 bits of a keyed hash beside the slot, so that a probe rarely looks elsewhere, and
+// nobody who chooses page keys can make many of them fall together. Not thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "protocol/keyed_hash.hpp"
 #include "protocol/keys.hpp"
 #include "segment/slot_table.hpp"
 
@@ -32,11 +33,12 @@ class SlotIndex {
     uint32_t tag = 0;
     uint32_t slot = kNoSlot;
   };
-  size_t home(const Fingerprint& fp) const { return static_cast<size_t>(fp.lo) & mask_; }
-  static uint32_t tag_of(const Fingerprint& fp) { return static_cast<uint32_t>(fp.hi); }
-  size_t bucket_of(
-      const Fingerprint& fp) const;  // the bucket that holds it, or the empty one where its probe ends
+  size_t home(const Fingerprint& fp) const { return static_cast<size_t>(hash_(fp)) & mask_; }
+  static uint32_t tag_of(uint64_t hash) { return static_cast<uint32_t>(hash >> 32); }
+  // The bucket that holds it, or the empty one where its probe ends.
+  size_t bucket_of(const Fingerprint& fp, uint64_t hash) const;
 
+  const KeyedHash hash_;
   std::vector<Bucket> buckets_;
   std::vector<Fingerprint> fingerprints_;  // by slot
   size_t mask_;

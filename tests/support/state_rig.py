@@ -56,6 +56,9 @@ class StateRig:
         effects = self.state.handle(self.now, event)
         self.effects += effects
         self.pending += [effect for effect in effects if isinstance(effect, ef.Commit)]
+        if any(isinstance(effect, ef.SweepIndex) for effect in effects):
+            while self.state.index.sweep(1000):
+                pass
         return effects
 
     async def commit(self, count: int | None = None) -> None:

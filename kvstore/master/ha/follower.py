@@ -8,6 +8,7 @@ import time
 
 from kvstore.common.errors import NewerFormatError, StoreError
 from kvstore.common.logs import log_event, log_throttled
+from kvstore.master.index_sweeper import sweep
 from kvstore.master.metadata.replicated import ReplicatedStore, RevisionGoneError, Update
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.recovery import corruption_reporter, load, reload_segment
@@ -106,6 +107,8 @@ class Follower:
             self.standby.records_changed(update.revision)
         self._advanced.set()
         self._advanced = asyncio.Event()
+        if registry_changed:
+            await sweep(self.replay.index)
 
     async def watch_lag(self) -> None:
         """Keeps saying how far behind the directory is, and who leads."""

@@ -107,7 +107,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
         except RefusedError as error:
             await refuse(context, error, self._roles)
         # What is left of it from now on only gets less, as segments evict it.
-        objects, size_bytes = directory.index.namespace_usage().get(request.id, (0, 0)) if current else (0, 0)
+        objects, size_bytes = directory.index.usage_of_namespace(request.id) if current else (0, 0)
         return pb.ClearedNamespace(
             id=reply.ns,
             epoch=reply.epoch,

@@ -88,10 +88,8 @@ class RequestRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class DropEntries:
-    """Free the index entries of a segment index that serves no more and is never used again; no hurry."""
-
-    segment_index: int
+class SweepIndex:
+    """Free the index entries that are doomed, a few at a time; no hurry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +121,7 @@ Effect = (
     | NamespaceReady
     | DrainReady
     | RequestRefused
-    | DropEntries
+    | SweepIndex
     | CompactLog
     | Report
 )

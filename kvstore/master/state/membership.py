@@ -24,10 +24,10 @@ from kvstore.master.state.effects import (
     CloseSession,
     Commit,
     DrainReady,
-    DropEntries,
     Effect,
     Report,
     RequestRefused,
+    SweepIndex,
 )
 from kvstore.master.state.events import (
     DrainRequested,
@@ -103,7 +103,8 @@ class Membership:
         draining = False
         if old is not None:
             self._index.set_serving(old.index, False)
-            effects.append(DropEntries(old.index))
+            self._index.drop_segment(old.index)
+            effects.append(SweepIndex())
             effects.append(BroadcastMap())
             # New memory of the same segment is as little to be filled; one that said goodbye begins anew.
             draining = old.record.draining and old.state is not SegmentState.GONE
@@ -265,7 +266,10 @@ class Membership:
 
     def dropped(self, change: SegmentDropped) -> list[Effect]:
         segment = self._current(change.segment_id, change.log)
-        return [] if segment is None else [DropEntries(segment.index)]
+        if segment is None:
+            return []
+        self._index.drop_segment(segment.index)
+        return [SweepIndex()]
 
     def drop_failed(self, now: float, change: SegmentDropped) -> list[Effect]:
         """Back to suspect, so that the drop is tried again after another grace period at most."""

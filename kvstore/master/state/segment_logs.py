@@ -29,6 +29,7 @@ from kvstore.master.state.effects import (
     RefuseEntries,
     Report,
     RequestInventory,
+    SweepIndex,
 )
 from kvstore.master.state.events import (
     CompactionFailed,
@@ -254,9 +255,13 @@ class SegmentLogs:
         segment.durable_snapshot = segment.record.snapshot
         segment.durable_seq = change.last_seq
         segment.damaged = False
-        entries, _ = self._index.segment_usage(segment.index)
-        done = {"segment_id": segment.segment_id, "entries": entries, "seq": change.last_seq}
-        return [Report("inventory_stored", done, logging.INFO), *self._ack(segment)]
+        # What it has not named is there until it is swept, so the index doesn't know the number yet.
+        done = {
+            "segment_id": segment.segment_id,
+            "entries": segment.logged_entries,
+            "seq": change.last_seq,
+        }
+        return [SweepIndex(), Report("inventory_stored", done, logging.INFO), *self._ack(segment)]
 
     # ---- compaction ----------------------------------------------------------------------------------------
 

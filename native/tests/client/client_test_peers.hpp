@@ -162,6 +162,12 @@ class TestDirectory {
 
   uint16_t port() const { return server_.port(); }
   DirectoryIndex& index() { return index_; }
+  // All that the directory has of a segment.
+  void forget(uint32_t segment) {
+    index_.drop_segment(segment);
+    while (index_.sweep(1000) > 0) {
+    }
+  }
   int requests(wire::Op op) const { return requests_[static_cast<size_t>(op)]; }
 
   // Adds or replaces the segment of this index.

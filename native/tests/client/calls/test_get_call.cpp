@@ -201,7 +201,7 @@ TEST(a_page_that_moved_since_it_was_located_is_found_by_asking_the_directory_aga
   TestSegment second(f.directory, 1, 2);
   copy_to(second, f, b);
   first.reset();
-  f.directory.index().drop_segment(0);
+  f.directory.forget(0);
   const int lookups = f.directory.requests(Op::kLookup);
   f.get(in);
   CHECK(in.all(Status::kOk));

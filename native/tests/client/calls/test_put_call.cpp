@@ -67,7 +67,7 @@ TEST(a_segment_that_comes_back_elsewhere_is_used_again_without_being_told) {
   first.reset();
   f.get(b, 500);
   CHECK(b.none_ok());
-  f.directory.index().drop_segment(0);
+  f.directory.forget(0);
   TestSegment second(f.directory, 0, 2);
   const Deadline until = Deadline::after_ms(kPlentyMs);
   do {
@@ -153,7 +153,7 @@ TEST(what_a_put_had_stored_at_a_segment_that_is_gone_before_it_ends_is_stored_ag
     std::call_once(replaced, [&] {
       const Deadline until = Deadline::after_ms(kPlentyMs);
       while (f.directory.index().segment_usage(0).entries < 4 && !until.expired()) ::poll(nullptr, 0, 1);
-      f.directory.index().drop_segment(0);
+      f.directory.forget(0);
       successor = std::make_unique<TestSegment>(f.directory, 0, 7);
     });
     ::shutdown(fd, SHUT_RDWR);
