@@ -23,6 +23,18 @@ Status known_status(unsigned code) {
   return code <= static_cast<unsigned>(Status::kWrongPeer) ? static_cast<Status>(code) : Status::kInternal;
 }
 
+namespace {
+
+std::vector<Status> take_statuses(wire::Reader& reader, size_t entry_count) {
+  check_list(reader, entry_count);
+  const uint8_t* codes = reader.bytes(entry_count, "statuses");
+  std::vector<Status> statuses(entry_count);
+  for (size_t i = 0; i < entry_count; ++i) statuses[i] = known_status(codes[i]);
+  return statuses;
+}
+
+}  // namespace
+
 void write_put(wire::Writer& body, const KeyBlock& keys, const EntryRun& run, const PutFields& fields,
                const std::vector<uint32_t>& lengths) {
   uint8_t flags = wire::kPutHasDepths;
@@ -43,11 +55,15 @@ void write_put(wire::Writer& body, const KeyBlock& keys, const EntryRun& run, co
 
 std::vector<Status> read_statuses(const FrameReply& reply, size_t entry_count) {
   wire::Reader reader = reply.reader();
-  check_list(reader, entry_count);
-  const uint8_t* codes = reader.bytes(entry_count, "statuses");
-  std::vector<Status> statuses(entry_count);
-  for (size_t i = 0; i < entry_count; ++i) statuses[i] = known_status(codes[i]);
-  return statuses;
+  return take_statuses(reader, entry_count);
+}
+
+PutAnswer read_put_reply(const FrameReply& reply, size_t entry_count) {
+  wire::Reader reader = reply.reader();
+  PutAnswer answer;
+  answer.statuses = take_statuses(reader, entry_count);
+  if (reader.left() >= kJournalSeqBytes) answer.journal_seq = reader.u64("journal_seq");
+  return answer;
 }
 
 std::vector<GetAnswer> read_get_reply(const FrameReply& reply,

@@ -34,6 +34,15 @@ constexpr size_t kStatusesHeadBytes = 8;
 // One status an entry; codes this client does not know read as INTERNAL.
 std::vector<wire::Status> read_statuses(const FrameReply& reply, size_t entry_count);
 
+// The answer to a PUT or PULL: what became of each entry, and the journal number after which the request is durable;
+// 0 where there is none, or the segment does not say.
+struct PutAnswer {
+  std::vector<wire::Status> statuses;
+  uint64_t journal_seq = 0;
+};
+constexpr size_t kJournalSeqBytes = 8;
+PutAnswer read_put_reply(const FrameReply& reply, size_t entry_count);
+
 constexpr size_t kGetEntryBytes = 16;
 struct GetAnswer {
   wire::Status status;

@@ -69,6 +69,7 @@ enum class Op : uint8_t {
   kUnregister = 24,
   kPull = 25,
   kSuspect = 26,
+  kCommit = 29,
 };
 
 enum class Status : uint8_t {
@@ -94,6 +95,7 @@ enum class Status : uint8_t {
 
 enum class Role : uint8_t { kClient = 1, kSegment = 2, kTool = 3 };
 constexpr uint32_t kFeatureUnix = 1;
+constexpr uint32_t kFeatureCommit = 4;
 
 enum class SegmentState : uint8_t { kLive = 1, kSuspect = 2, kDraining = 3, kGone = 4 };
 

@@ -91,11 +91,13 @@ REQUESTS: list[tuple[str, str, Op, Any, int]] = [
         ),
         0,
     ),
+    ("commit", "data", Op.COMMIT, wire.CommitRequest((7 << 32) + 9, 900), 0),
 ]
 
 OK_DIRECTORY = protocol.ReplyPrefix(Status.OK, "", EPOCH)
 OK_DATA = protocol.ReplyPrefix(Status.OK)
 STATUSES = wire.StatusesReply(bytes([0, 1, 2, 3, 5, 15]))
+PUT_ANSWER = wire.PutReply(STATUSES.statuses, (7 << 32) + 9)
 LOCATIONS = (
     wire.Location(1 << 20, 42, 4096, 0xDEADBEEF, 9, Status.OK, 1),
     wire.Location(0, 0, 0, 0, 0, Status.MISS, 0),
@@ -162,6 +164,18 @@ REPLIES: list[tuple[str, str, Op, protocol.ReplyPrefix, Any, int]] = [
         0,
     ),
     ("rdma_register", "data", Op.RDMA_REGISTER, OK_DATA, wire.RdmaRegisterReply(4), 0),
+    ("put_with_journal_seq", "data", Op.PUT, OK_DATA, PUT_ANSWER, 0),
+    (
+        "put_not_committed_with_journal_seq",
+        "data",
+        Op.PUT,
+        protocol.ReplyPrefix(Status.NOT_COMMITTED, "late"),
+        PUT_ANSWER,
+        0,
+    ),
+    ("pull_with_journal_seq", "data", Op.PULL, OK_DATA, PUT_ANSWER, 0),
+    ("commit", "data", Op.COMMIT, OK_DATA, None, 0),
+    ("commit_not_committed", "data", Op.COMMIT, protocol.ReplyPrefix(Status.NOT_COMMITTED, "late"), None, 0),
 ]
 GROUPS = (
     journal.JournalGroup(journal.JournalOp.ADD, NS, FPS, (10, 20, 30)),

@@ -54,6 +54,7 @@ class Op(IntEnum):
     SUSPECT = 26
     RDMA_CONNECT = 27
     RDMA_REGISTER = 28
+    COMMIT = 29
 
 
 class Status(IntEnum):

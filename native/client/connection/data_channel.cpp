@@ -116,32 +116,47 @@ NetStatus DataChannel::unpin(FrameConnection& connection, const Located& located
   return connection.send_request(Op::kUnpin, body.data(), body.size(), 0, deadline, &id);
 }
 
-NetStatus DataChannel::run_stripes(TransportBatch& batch, const RunLimits& limits, const Deadline& deadline,
-                                   const Stripe& stripe) {
+NetStatus DataChannel::cut(TransportBatch& batch, const RunLimits& limits, const Deadline& deadline,
+                           Stripes* out) {
   const uint32_t shard_count = batch.keys->shard_count;
   const Pieces& memory = *batch.memory;
   uint64_t total_bytes = 0;
   for (const uint32_t entry : batch.entries) total_bytes += memory.entry_bytes(entry);
   const size_t wanted = std::clamp<uint64_t>(total_bytes / kStripeBytesMin, 1,
                                              std::max<size_t>(context_.connections_per_peer, 1));
-  std::vector<ConnectionPool::Lease> leases;
-  NetStatus status = pool_.acquire_several(wanted, deadline, &leases);
+  const NetStatus status = pool_.acquire_several(wanted, deadline, &out->leases);
   batch.set_all(entry_status(status == NetStatus::kOk ? NetStatus::kClosed : status));
   if (status != NetStatus::kOk) return status;
 
-  const std::vector<EntryBlock> blocks = make_blocks(batch.entries, shard_count);
-  const auto stripes = cut_stripes(blocks, shard_count, leases.size(), limits,
-                                   [&](uint32_t entry) { return memory.entry_bytes(entry); });
+  out->blocks = make_blocks(batch.entries, shard_count);
+  out->runs = cut_stripes(out->blocks, shard_count, out->leases.size(), limits,
+                          [&](uint32_t entry) { return memory.entry_bytes(entry); });
+  for (size_t i = out->runs.size(); i < out->leases.size(); ++i) out->leases[i].keep();
+  out->leases.resize(out->runs.size());  // the others are not needed after all
   // Until a part has run to its end it counts as failed, whatever ended it.
-  std::vector<NetStatus> outcomes(stripes.size(), NetStatus::kClosed);
-  context_.workers.run(stripes.size(), [&](size_t i) {
-    outcomes[i] = stripe(*leases[i], stripes[i]);
-    if (outcomes[i] == NetStatus::kOk) leases[i].keep();
-  });
-  for (size_t i = stripes.size(); i < leases.size(); ++i) leases[i].keep();  // not needed after all
-  for (const NetStatus outcome : outcomes)
-    if (outcome != NetStatus::kOk) status = outcome;
+  out->outcomes.assign(out->runs.size(), NetStatus::kClosed);
   return status;
+}
+
+NetStatus DataChannel::Stripes::end() {
+  NetStatus status = NetStatus::kOk;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (outcomes[i] == NetStatus::kOk)
+      leases[i].keep();
+    else
+      status = outcomes[i];
+  }
+  return status;
+}
+
+NetStatus DataChannel::run_stripes(TransportBatch& batch, const RunLimits& limits, const Deadline& deadline,
+                                   const Stripe& stripe) {
+  Stripes stripes;
+  const NetStatus status = cut(batch, limits, deadline, &stripes);
+  if (status != NetStatus::kOk) return status;
+  context_.workers.run(stripes.runs.size(),
+                       [&](size_t i) { stripes.outcomes[i] = stripe(*stripes.leases[i], stripes.runs[i]); });
+  return stripes.end();
 }
 
 NetStatus DataChannel::get(TransportBatch& batch, const Deadline& deadline) {
@@ -163,10 +178,34 @@ NetStatus DataChannel::put(TransportBatch& batch, const Deadline& deadline) {
 
 NetStatus DataChannel::put(TransportBatch& batch, const Deadline& deadline, RunSender& sender,
                            const RunLimits& limits) {
-  return run_stripes(batch, limits, deadline,
-                     [&](FrameConnection& connection, const std::vector<EntryRun>& runs) {
-                       return put_stripe(connection, runs, batch, deadline, sender);
-                     });
+  Stripes stripes;
+  const NetStatus status = cut(batch, limits, deadline, &stripes);
+  if (status != NetStatus::kOk) return status;
+  const bool together = stripes.runs.size() > 1 &&
+                        std::all_of(stripes.leases.begin(), stripes.leases.end(), [](const auto& lease) {
+                          return (lease->features() & wire::kFeatureCommit) != 0;
+                        });
+  std::vector<CoveringCommit> commits;
+  commits.reserve(stripes.runs.size());
+  for (const auto& runs : stripes.runs) commits.emplace_back(batch, runs.size(), !together);
+  context_.workers.run(stripes.runs.size(), [&](size_t i) {
+    stripes.outcomes[i] =
+        put_stripe(*stripes.leases[i], stripes.runs[i], batch, deadline, sender, commits[i]);
+  });
+  if (together) commit(stripes, commits, deadline);
+  return stripes.end();
+}
+
+void DataChannel::commit(Stripes& stripes, std::vector<CoveringCommit>& commits, const Deadline& deadline) {
+  uint64_t journal_seq = 0;
+  for (const CoveringCommit& commit : commits) journal_seq = std::max(journal_seq, commit.journal_seq());
+  const auto good = std::find(stripes.outcomes.begin(), stripes.outcomes.end(), NetStatus::kOk);
+  if (journal_seq == 0 || good == stripes.outcomes.end()) return;
+  bool durable = false;
+  const auto i = good - stripes.outcomes.begin();
+  *good = commit_journal(*stripes.leases[static_cast<size_t>(i)], journal_seq, deadline, &durable);
+  if (durable)
+    for (CoveringCommit& commit : commits) commit.covered();
 }
 
 }  // namespace kvstore

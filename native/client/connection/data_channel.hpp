@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/connection/connection_pool.hpp"
+#include "client/connection/covering_commit.hpp"
 #include "client/connection/run_sender.hpp"
 #include "client/transport.hpp"
 #include "protocol/data_codec.hpp"
@@ -53,6 +54,20 @@ class DataChannel {
   Count& bytes_put() { return bytes_put_; }
 
  private:
+  // A batch, cut to the connections that it goes over.
+  struct Stripes {
+    std::vector<ConnectionPool::Lease> leases;  // one a stripe
+    std::vector<EntryBlock> blocks;             // what the runs refer to
+    std::vector<std::vector<EntryRun>> runs;
+    std::vector<NetStatus> outcomes;  // one a stripe
+
+    // Keeps the connections of those that went well. The status of one that did not, or OK.
+    NetStatus end();
+  };
+  NetStatus cut(TransportBatch& batch, const RunLimits& limits, const Deadline& deadline, Stripes* out);
+  // One COMMIT for all stripes, over the first connection that is still good.
+  static void commit(Stripes& stripes, std::vector<CoveringCommit>& commits, const Deadline& deadline);
+
   TransportContext& context_;
   Count& bytes_get_;
   Count& bytes_put_;

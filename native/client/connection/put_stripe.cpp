@@ -20,24 +20,24 @@ NetStatus receive(FrameConnection& connection, const Sent& sent, const std::vect
                   const Deadline& deadline, CoveringCommit* commit) {
   FrameReply reply;
   const NetStatus status = connection.receive_reply(
-      sent.op, sent.request_id, data_codec::kStatusesHeadBytes + entries.size(), deadline, &reply);
+      sent.op, sent.request_id,
+      data_codec::kStatusesHeadBytes + entries.size() + data_codec::kJournalSeqBytes, deadline, &reply);
   if (status != NetStatus::kOk) return status;
-  std::vector<Status> statuses;
+  data_codec::PutAnswer answer;
   try {
     if (reply.status == Status::kOk || reply.status == Status::kNotCommitted)
-      statuses = data_codec::read_statuses(reply, entries.size());
+      answer = data_codec::read_put_reply(reply, entries.size());
   } catch (const wire::WireError&) {
     return NetStatus::kProtocol;
   }
-  commit->answer(entries, reply.status, statuses);
+  commit->answer(entries, reply.status, answer);
   return NetStatus::kOk;
 }
 
 }  // namespace
 
 NetStatus put_stripe(FrameConnection& connection, const std::vector<EntryRun>& runs, TransportBatch& batch,
-                     const Deadline& deadline, RunSender& sender) {
-  CoveringCommit commit(batch, runs.size());
+                     const Deadline& deadline, RunSender& sender, CoveringCommit& commit) {
   std::deque<Sent> window;
   const auto receive_one = [&] {
     const std::vector<uint32_t> entries = runs[commit.answered()].entries(batch.keys->shard_count);
@@ -63,6 +63,19 @@ NetStatus put_stripe(FrameConnection& connection, const std::vector<EntryRun>& r
   for (size_t i = commit.answered(); i < runs.size(); ++i)
     for (const uint32_t entry : runs[i].entries(batch.keys->shard_count))
       batch.set_status(entry, entry_status(status));
+  return status;
+}
+
+NetStatus commit_journal(FrameConnection& connection, uint64_t journal_seq, const Deadline& deadline,
+                         bool* durable) {
+  *durable = false;
+  wire::Writer body(16);
+  body.u64(journal_seq).u32(commit_timeout_ms(deadline)).u32(0);
+  uint32_t id = 0;
+  FrameReply reply;
+  NetStatus status = connection.send_request(Op::kCommit, body.data(), body.size(), 0, deadline, &id);
+  if (status == NetStatus::kOk) status = connection.receive_reply(Op::kCommit, id, 0, deadline, &reply);
+  *durable = status == NetStatus::kOk && reply.status == Status::kOk;
   return status;
 }
 

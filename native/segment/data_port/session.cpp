@@ -13,6 +13,7 @@ constexpr auto kHelloTimeout = std::chrono::seconds(5);
 constexpr size_t kBodyKeptBytes =
     64u << 10;  // a larger body buffer grows with what arrives, and is not kept between requests
 constexpr uint32_t kTimeoutMsMax = 60000;
+constexpr std::string_view kNotConfirmed = "the directory did not confirm in time";
 
 // Takes as long whatever the bytes are, so that a token can't be guessed byte by byte.
 bool equal_in_constant_time(std::string_view a, std::string_view b) {
@@ -57,7 +58,8 @@ OpTable::OpTable() {
       {Op::kRegister, &ServerSession::on_register},
       {Op::kUnregister, &ServerSession::on_unregister},
       {Op::kPull, &ServerSession::on_pull},
-      {Op::kSuspect, &ServerSession::on_suspect}};
+      {Op::kSuspect, &ServerSession::on_suspect},
+      {Op::kCommit, &ServerSession::on_commit}};
   for (const auto& [op, method] : kBuiltin) add(op, std::mem_fn(method));
 }
 
@@ -214,7 +216,8 @@ bool ServerSession::hello() {
       .u32(wire::kBodyBytesMax)
       .u64(wire::kPayloadBytesMax);
   const uint32_t features =
-      socket_.is_unix() ? wire::kFeatureUnix | context_.unix_features : context_.tcp_features;
+      wire::kFeatureCommit |
+      (socket_.is_unix() ? wire::kFeatureUnix | context_.unix_features : context_.tcp_features);
   reply.raw(store_.options().pool_id.data(), 16).u32(features);
   send_reply(reply);
   return true;
@@ -310,11 +313,27 @@ void ServerSession::on_get(wire::Reader& body) {
 
 bool ServerSession::committed(bool wanted, uint64_t seq, uint32_t timeout_ms) {
   durable_seq_ = std::max(durable_seq_, seq);
-  if (!wanted) return true;
+  return !wanted || wait_durable(durable_seq_, timeout_ms);
+}
+
+bool ServerSession::wait_durable(uint64_t seq, uint32_t timeout_ms) {
   const auto deadline = Clock::now() + std::chrono::milliseconds(std::min(timeout_ms, kTimeoutMsMax));
-  if (store_.journal().wait_acked(durable_seq_, deadline, context_.stopping)) return true;
+  if (store_.journal().wait_acked(seq, deadline, context_.stopping)) return true;
   store_.count_not_committed();
   return false;
+}
+
+void ServerSession::on_commit(wire::Reader& body) {
+  const uint64_t seq = body.u64("journal_seq");
+  const uint32_t commit_timeout_ms = body.u32("commit_timeout_ms");
+  body.u32("reserved");
+  if (seq > store_.journal().last_seq())
+    throw WireError(Status::kBadRequest,
+                    "journal number " + std::to_string(seq) + " was never given: this is another journal");
+  if (wait_durable(seq, commit_timeout_ms))
+    send_reply(reply_body(Status::kOk));
+  else
+    reply_error(Status::kNotCommitted, kNotConfirmed);
 }
 
 void ServerSession::on_put(wire::Reader& body) {
@@ -328,8 +347,7 @@ void ServerSession::on_put(wire::Reader& body) {
   transfer.receive(socket_);
   payload_taken_ = true;
   const uint64_t seq = transfer.seal();
-  const bool durable = committed(put.ack_committed, seq, put.commit_timeout_ms);
-  reply_statuses(durable ? Status::kOk : Status::kNotCommitted, transfer.statuses());
+  reply_put(committed(put.ack_committed, seq, put.commit_timeout_ms), transfer.statuses(), seq);
 }
 
 void ServerSession::on_pull(wire::Reader& body) {
@@ -346,8 +364,7 @@ void ServerSession::on_pull(wire::Reader& body) {
   if (socket_.peer_has_closed())
     throw ConnectionEnded("the writer gave up while its memory was being copied");
   const uint64_t seq = transfer.seal();
-  const bool durable = committed(put.ack_committed, seq, put.commit_timeout_ms);
-  reply_statuses(durable ? Status::kOk : Status::kNotCommitted, transfer.statuses());
+  reply_put(committed(put.ack_committed, seq, put.commit_timeout_ms), transfer.statuses(), seq);
 }
 
 void ServerSession::on_remove(wire::Reader& body) {
@@ -414,9 +431,16 @@ void ServerSession::on_register(wire::Reader& body) {
   send_reply(reply);
 }
 
+void ServerSession::reply_put(bool durable, const SegmentStore::Statuses& statuses, uint64_t seq) {
+  wire::Writer reply = reply_body(durable ? Status::kOk : Status::kNotCommitted, durable ? "" : kNotConfirmed,
+                                  16 + statuses.size());
+  reply.u32(static_cast<uint32_t>(statuses.size())).u32(0).raw(statuses.data(), statuses.size());
+  reply.u64(seq);
+  send_reply(reply);
+}
+
 void ServerSession::reply_statuses(Status status, const SegmentStore::Statuses& statuses) {
-  wire::Writer reply = reply_body(
-      status, status == Status::kOk ? "" : "the directory did not confirm in time", 8 + statuses.size());
+  wire::Writer reply = reply_body(status, status == Status::kOk ? "" : kNotConfirmed, 8 + statuses.size());
   reply.u32(static_cast<uint32_t>(statuses.size())).u32(0).raw(statuses.data(), statuses.size());
   send_reply(reply);
 }

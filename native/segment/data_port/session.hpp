@@ -101,7 +101,10 @@ class ServerSession final : public ExtensionSession {
   void on_pull(wire::Reader& body);
   void on_suspect(wire::Reader& body);
   void on_unregister(wire::Reader& body);
+  void on_commit(wire::Reader& body);
   bool committed(bool wanted, uint64_t seq, uint32_t timeout_ms);
+  bool wait_durable(uint64_t seq, uint32_t timeout_ms);
+  void reply_put(bool durable, const SegmentStore::Statuses& statuses, uint64_t seq);
   void require_unix() const;
   RemoteMemory& require_remote_memory() const;
 

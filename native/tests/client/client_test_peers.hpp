@@ -87,7 +87,7 @@ inline bool send_reply(int fd, const Request& request, wire::Status status, cons
   return write_all(fd, frame.data(), frame.size());
 }
 
-inline bool answer_hello(int fd, const PeerId& peer_id = {}) {
+inline bool answer_hello(int fd, const PeerId& peer_id = {}, uint32_t features = 0) {
   Request request;
   if (!read_request(fd, &request) || request.op() != wire::Op::kHello) return false;
   wire::Writer fields;
@@ -96,7 +96,7 @@ inline bool answer_hello(int fd, const PeerId& peer_id = {}) {
       .u32(wire::kKeysMax)
       .u32(wire::kBodyBytesMax)
       .u64(wire::kPayloadBytesMax);
-  fields.raw(peer_id.data(), peer_id.size()).u32(0);
+  fields.raw(peer_id.data(), peer_id.size()).u32(features);
   return send_reply(fd, request, wire::Status::kOk, fields);
 }
 

@@ -26,8 +26,8 @@ class ScriptedSegment {
   using Script = std::function<void(int fd, const Request&)>;
 
   // Knows nothing.
-  ScriptedSegment(TestDirectory& directory, uint32_t index, Script script)
-      : script_(std::move(script)), server_([this](int fd) { serve(fd); }) {
+  ScriptedSegment(TestDirectory& directory, uint32_t index, Script script, uint32_t features = 0)
+      : script_(std::move(script)), features_(features), server_([this](int fd) { serve(fd); }) {
     SegmentRecord record;
     record.index = index;
     record.state = wire::SegmentState::kLive;
@@ -50,7 +50,7 @@ class ScriptedSegment {
     return id;
   }
   void serve(int fd) {
-    if (!answer_hello(fd, pool_id())) return;
+    if (!answer_hello(fd, pool_id(), features_)) return;
     Request request;
     while (read_request(fd, &request)) {
       ++requests_[request.header.op];
@@ -59,6 +59,7 @@ class ScriptedSegment {
   }
 
   const Script script_;
+  const uint32_t features_;
   std::atomic<int> requests_[256]{};
   FrameServer server_;
 };

@@ -92,6 +92,17 @@ TEST(statuses_of_another_count_are_refused_and_unknown_codes_are_internal) {
   CHECK_THROWS(read_statuses(reply_of(w), 4), WireError);
 }
 
+TEST(the_answer_to_a_put_is_read_with_a_journal_number_and_without_one) {
+  wire::Writer w;
+  w.u32(2).u32(0).u8(0).u8(2);
+  CHECK_EQ(read_put_reply(reply_of(w), 2).journal_seq, 0u);  // a segment that has no COMMIT
+  w.u64((7ull << 32) + 9).u32(5);                            // and of a later one, more
+  const PutAnswer answer = read_put_reply(reply_of(w), 2);
+  CHECK_EQ(answer.journal_seq, (7ull << 32) + 9);
+  CHECK(answer.statuses[1] == Status::kExists);
+  CHECK_THROWS(read_put_reply(reply_of(w), 3), WireError);
+}
+
 TEST(random_bytes_are_read_or_refused_and_never_lead_outside) {
   const unsigned seed = 99;
   std::fprintf(stderr, "seed %u\n", seed);

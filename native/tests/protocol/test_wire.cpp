@@ -127,6 +127,9 @@ TEST(requests_written_field_by_field_are_the_vectors) {
   wire::Writer place;
   place.raw(ns.data(), 8).u32(3).u32(1).u32(100).u32(200).u32(1u << 30).raw(fps, 48);
   CHECK(same(place, vector_of("place", "request")));
+  wire::Writer commit;
+  commit.u64((7ull << 32) + 9).u32(900).u32(0);
+  CHECK(same(commit, vector_of("commit", "request")));
 }
 
 TEST(headers_that_are_not_ours_are_refused) {

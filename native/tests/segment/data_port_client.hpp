@@ -28,8 +28,19 @@ struct DataReply {
 
   // The statuses of a "count, reserved, status u8 x n" reply.
   std::vector<uint8_t> statuses() const {
-    return fields.size() < 8 ? std::vector<uint8_t>{}
-                             : std::vector<uint8_t>(fields.begin() + 8, fields.end());
+    if (fields.size() < 8) return {};
+    wire::Reader reader(fields.data(), fields.size());
+    const uint32_t count = reader.u32("count");
+    reader.u32("reserved");
+    const uint8_t* codes = reader.bytes(count, "statuses");
+    return {codes, codes + count};
+  }
+  // What follows them in the reply to a PUT or PULL.
+  uint64_t journal_seq() const {
+    wire::Reader reader(fields.data(), fields.size());
+    const uint32_t count = reader.u32("count");
+    reader.bytes(4 + size_t{count}, "statuses");
+    return reader.u64("journal_seq");
   }
 };
 

@@ -35,6 +35,8 @@ PUT_HAS_TEXTS = 2
 _KEY_BLOCK = struct.Struct("<8sHHI")
 _TWO_U32 = struct.Struct("<II")
 _U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+_COMMIT = struct.Struct("<QII")
 _PUT_HEAD = struct.Struct("<BBHI")
 _REMOVE = struct.Struct("<B3xI")
 _LOCATION = struct.Struct("<QQIIIBBH")
@@ -86,7 +88,7 @@ def _check_block(shard_count: int, key_count: int) -> None:
 
 @dataclass(frozen=True)
 class StatusesReply:
-    """One status byte an entry: of PIN, PUT, PULL, REMOVE and SUSPECT."""
+    """One status byte an entry: of PIN, REMOVE and SUSPECT; of PUT and PULL where there is no COMMIT."""
 
     statuses: bytes
 
@@ -98,6 +100,38 @@ class StatusesReply:
         reader = Reader(fields)
         count, _ = reader.unpack(_TWO_U32, "count")
         return StatusesReply(reader.take(count, "statuses"))
+
+
+@dataclass(frozen=True)
+class PutReply:
+    """Of PUT and PULL: after `journal_seq` of the segment's journal everything in the request is durable."""
+
+    statuses: bytes
+    journal_seq: int
+
+    def encode(self) -> bytes:
+        return StatusesReply(self.statuses).encode() + _U64.pack(self.journal_seq)
+
+    @staticmethod
+    def decode(fields: bytes) -> PutReply:
+        reader = Reader(fields)
+        count, _ = reader.unpack(_TWO_U32, "count")
+        statuses = reader.take(count, "statuses")
+        return PutReply(statuses, *reader.unpack(_U64, "journal_seq"))
+
+
+@dataclass(frozen=True)
+class CommitRequest:
+    journal_seq: int
+    commit_timeout_ms: int = 1000
+
+    def encode(self) -> bytes:
+        return _COMMIT.pack(self.journal_seq, self.commit_timeout_ms, 0)
+
+    @staticmethod
+    def decode(body: bytes) -> CommitRequest:
+        journal_seq, commit_timeout_ms, _ = Reader(body).unpack(_COMMIT, "COMMIT")
+        return CommitRequest(journal_seq, commit_timeout_ms)
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,29 @@ TEST(a_committed_put_waits_for_the_acknowledgement) {
   CHECK(late.status == Status::kNotCommitted && late.statuses() == std::vector<uint8_t>(1, 0));
 }
 
+TEST(a_commit_waits_for_what_any_connection_has_sealed_and_refuses_a_number_never_given) {
+  Served served;
+  DataClient writer(served.server.tcp_port()), committer(served.server.tcp_port());
+  const DataReply put = writer.call(put_frame(names("c", 3), 4096));
+  CHECK_EQ(put.journal_seq(), 3u);
+  // What is there already is durable by the number of whoever put it.
+  CHECK_EQ(committer.call(put_frame({"c1"}, 4096)).journal_seq(), served.store->journal().last_seq() - 1);
+  const auto commit = [](uint64_t seq, uint32_t timeout_ms) {
+    wire::Writer body;
+    body.u64(seq).u32(timeout_ms).u32(0);
+    return DataClient::frame(Op::kCommit, body);
+  };
+  CHECK(committer.call(commit(3, 30)).status == Status::kNotCommitted);
+  CHECK_EQ(served.store->stats().at("not_committed"), 1u);
+  CHECK(committer.call(commit(4, 10000)).status == Status::kBadRequest);
+  const auto batch = served.store->journal().drain(100);
+  CHECK(batch.has_value());
+  committer.send(commit(3, 10000));
+  served.store->journal().ack(batch->last_seq);
+  CHECK(committer.receive().status == Status::kOk);
+  CHECK(writer.call(commit(3, 0)).status == Status::kOk);
+}
+
 TEST(large_request_bodies_have_one_budget_and_small_ones_need_none) {
   Served s(8 << 20, 4 << 20);
   const auto pins = [](int keys) {
