@@ -71,7 +71,9 @@ def group_ops(data: bytes) -> set[JournalOp]:
 
 
 def skip_entries(data: bytes, skip: int) -> bytes:
-    """The groups without their first `skip` entries."""
+    """The groups without their first `skip` entries. Those of which none is skipped are not looked at."""
+    if not skip:
+        return data
     for op, start, count in _spans(data):
         if skip < count:
             end = start + _group_bytes(count)

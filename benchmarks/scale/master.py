@@ -1,0 +1,93 @@
+"""The master that is measured: a process as an operator would start it, and what the kernel and its metrics say of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 30.0
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Master:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._process: subprocess.Popen[str] | None = None
+        self.ports: dict[str, Any] = {}
+
+    def start(self) -> float:
+        """Seconds until it listens."""
+        began = time.monotonic()
+        with open(self._directory / "master.log", "ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    str(Path(sys.executable).parent / "kvstore"),
+                    "master",
+                    f"--metadata=rocksdb://{self._directory / 'metadata'}",
+                    *(f"--{name}-port=0" for name in ("directory", "control", "http")),
+                    "--json",
+                    f"--parent-pid={os.getpid()}",
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            said = json.loads(line)
+            if said["event"] == "listening":
+                self.ports = said
+                return time.monotonic() - began
+        raise RuntimeError(
+            f"the master did not start: {(self._directory / 'master.log').read_text()[-2000:]}"
+        )
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(STOP_TIMEOUT_S)
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+            self._process = None
+
+    @property
+    def cpu_s(self) -> float:
+        """That all its threads have used."""
+        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) * _TICK_S
+
+    @property
+    def resident_bytes(self) -> int:
+        return int(Path(f"/proc/{self._pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+
+    @property
+    def metadata_bytes(self) -> int:
+        return sum(
+            file.stat().st_size for file in (self._directory / "metadata").rglob("*") if file.is_file()
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """By name, without those that have labels."""
+        url = f"http://127.0.0.1:{self.ports['http_port']}/metrics"
+        with urllib.request.urlopen(url, timeout=30) as reply:
+            lines = reply.read().decode().splitlines()
+        return {
+            line.split()[0]: float(line.split()[1])
+            for line in lines
+            if not line.startswith("#") and "{" not in line
+        }
+
+    @property
+    def _pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
