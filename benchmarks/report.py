@@ -16,7 +16,7 @@ def render(results: Results, setting: Setting, *, private_network: bool) -> tupl
     bars = [bar for case in results.cases for bar in case.bars()]
     where = "a network namespace of its own" if private_network else "the host's network"
     parts = [
-        f"{os.cpu_count()} CPUs ({_cpu_model()}), Linux {platform.release()}, Python {platform.python_version()}; loopback in {where}. "
+        f"{os.cpu_count()} CPUs ({cpu_model()}), Linux {platform.release()}, Python {platform.python_version()}; loopback in {where}. "
         f"Batches of {setting.batch} pages, {setting.repetitions} interleaved repetitions with fresh keys, medians; servers and clients "
         f"are processes of their own. Other programs used {results.foreign_cores:.2f} cores meanwhile. "
         f"Pages with a wrong byte: {results.wrong_pages}.",
@@ -34,7 +34,7 @@ def render(results: Results, setting: Setting, *, private_network: bool) -> tupl
     return "\n\n".join(part for part in parts if part), cleared and results.wrong_pages == 0
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()

@@ -20,8 +20,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cases.base import table
 from benchmarks.namespace import enter_private_network
-from benchmarks.report import cpu_model, table
+from benchmarks.report import cpu_model
 from benchmarks.scale.clients import ClientLoad
 from benchmarks.scale.connection import Connection
 from benchmarks.scale.master import Master

@@ -127,6 +127,9 @@ class Directory:
     def segment_map(self) -> list[MapRecord]:
         return self.state.segment_map()
 
+    def used_bytes(self) -> dict[int, int]:
+        return {segment.index: segment.used_bytes for segment in self.state.segments}
+
     def is_current(self, ns: bytes) -> bool:
         return self.state.namespaces.is_current(ns)
 

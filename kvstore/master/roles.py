@@ -23,6 +23,9 @@ class Backend(Protocol):
     @property
     def index(self) -> DirectoryIndex: ...
     def segment_map(self) -> list[MapRecord]: ...
+    def used_bytes(self) -> dict[int, int]:
+        """Of each segment, by its index, as last reported."""
+
     def is_current(self, ns: bytes) -> bool: ...
     @property
     def namespace_count(self) -> int: ...
@@ -145,6 +148,9 @@ class Standby:
             )
             for record in records
         ]
+
+    def used_bytes(self) -> dict[int, int]:
+        return {record.index: record.used_bytes for record in self.segment_map()}
 
     def is_current(self, ns: bytes) -> bool:
         return ns in self._replay.current

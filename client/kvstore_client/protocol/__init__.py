@@ -35,6 +35,7 @@ from kvstore_client.protocol.codes import (
 )
 from kvstore_client.protocol.directory import (
     BumpNamespaceRequest,
+    EncodedMap,
     HelloReply,
     HelloRequest,
     MapRecord,
@@ -84,6 +85,7 @@ __all__ = [
     "VERSION_MAX",
     "VERSION_MIN",
     "BumpNamespaceRequest",
+    "EncodedMap",
     "Header",
     "HelloReply",
     "HelloRequest",

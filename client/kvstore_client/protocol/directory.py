@@ -7,6 +7,7 @@ Each is a frozen dataclass with `encode() -> bytes` (the body; of a reply: its o
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvstore_client.protocol.codes import (
@@ -90,6 +91,7 @@ _NAMESPACE_REPLY = struct.Struct("<8sII")
 _U64 = struct.Struct("<Q")
 _TWO_U32 = struct.Struct("<II")
 _MAP_RECORD = struct.Struct("<IB3x16s16sQQHHHH")
+_MAP_USED_AT = struct.calcsize("<IB3x16s16sQ")
 
 
 @dataclass(frozen=True)
@@ -202,3 +204,21 @@ class MapReply:
         count, _ = reader.unpack(_TWO_U32, "MAP reply")
         checked_count(count, len(fields) // _MAP_RECORD.size + 1, "MAP records")
         return MapReply(tuple(MapRecord.take(reader) for _ in range(count)))
+
+
+class EncodedMap:
+    """The fields of a MAP reply, encoded once; how full the segments are is put in anew whenever it has changed."""
+
+    def __init__(self, segments: Sequence[MapRecord]) -> None:
+        self._fields = bytearray(_TWO_U32.pack(len(segments), 0))
+        self._used_at: list[tuple[int, int]] = []  # index of a segment, where its used_bytes are
+        for segment in segments:
+            self._used_at.append((segment.index, len(self._fields) + _MAP_USED_AT))
+            self._fields += segment.encode()
+
+    def refresh(self, used_bytes: Mapping[int, int]) -> bytes:
+        """The fields, with `used_bytes` by segment index; of one that isn't there any more it stays as it was."""
+        for index, at in self._used_at:
+            if (used := used_bytes.get(index)) is not None:
+                _U64.pack_into(self._fields, at, used)
+        return bytes(self._fields)

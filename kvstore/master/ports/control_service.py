@@ -108,6 +108,7 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
         self._roles = roles
         self._metrics = metrics
         self._heartbeat_interval_ms = heartbeat_interval_ms
+        self._map: tuple[Backend, int, Any] | None = None  # of this backend and epoch, for all who watch it
 
     async def Attach(self, request_iterator: AsyncIterator[Any], context: Any) -> None:
         registration = await self._registration(request_iterator, context)
@@ -210,7 +211,9 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
             backend = await backend_of(self._roles, context)
             if backend.map_epoch != sent:
                 sent = backend.map_epoch
-                yield _cluster_map(backend)
+                if self._map is None or self._map[:2] != (backend, sent):
+                    self._map = backend, sent, _cluster_map(backend)
+                yield self._map[2]
             else:
                 await backend.map_changed()
 

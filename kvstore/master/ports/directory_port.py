@@ -13,7 +13,6 @@ import asyncio
 import logging
 import socket
 import struct
-import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -23,7 +22,8 @@ from kvstore.common.identity import check_identity
 from kvstore.common.listening import BACKLOG, listening_sockets, port_of
 from kvstore.common.logs import log_throttled
 from kvstore.master.metrics import MasterMetrics
-from kvstore.master.roles import Backend, Roles
+from kvstore.master.ports.served_map import ServedMap
+from kvstore.master.roles import Roles
 from kvstore_client import _native, protocol
 from kvstore_client.protocol import (
     FLAG_REPLY,
@@ -44,7 +44,6 @@ logger = logging.getLogger(__name__)
 
 HELLO_TIMEOUT_S = 5.0
 HELLO_BODY_BYTES_MAX = 4096
-MAP_KEPT_S = 1.0
 WRITE_BUFFER_HIGH_BYTES = 1 << 20
 _COUNT_AT = struct.Struct("<8xI")
 _PREFERRED_AT = struct.Struct("<12xI")
@@ -76,9 +75,7 @@ class DirectoryPort:
         self._counters: dict[tuple[int, int], Any] = {}
         self._key_counters = {int(op): metrics.request_keys.labels(_OP_NAMES[op]) for op in _HOT}
         self._servers: list[asyncio.Server] = []
-        self._map: tuple[Backend, int, float, bytes] | None = (
-            None  # of this backend and epoch, until then, encoded
-        )
+        self.map = ServedMap(roles)
 
     async def start(self, host: str, port: int) -> None:
         """OSError names the address."""
@@ -100,16 +97,6 @@ class DirectoryPort:
             connection.close()
         for server in servers:
             await server.wait_closed()
-
-    def encoded_map(self) -> bytes:
-        """The fields of a MAP reply. Encoded once an epoch, for all clients ask when it changes, and again after a while, for
-        clients choose by how full segments are."""
-        backend, now = self.roles.backend, time.monotonic()
-        known = self._map
-        if known is None or known[0] is not backend or known[1] != backend.map_epoch or now >= known[2]:
-            encoded = protocol.MapReply(tuple(backend.segment_map())).encode()
-            self._map = known = backend, backend.map_epoch, now + MAP_KEPT_S, encoded
-        return known[3]
 
     def count(self, op: int, status: int, keys: int = 0) -> None:
         counter = self._counters.get((op, status))
@@ -285,7 +272,7 @@ class DirectoryConnection(asyncio.Protocol):
                 self._hot(op, request_id, body)
             elif op == Op.MAP:
                 protocol.MapRequest.decode(body)
-                self._reply(op, request_id, self._port.encoded_map())
+                self._reply(op, request_id, self._port.map.fields())
             elif op == Op.OPEN_NAMESPACE:
                 opened = protocol.OpenNamespaceRequest.decode(body)
                 check_identity(opened.identity)

@@ -15,7 +15,8 @@ class Placer:
         self._state = state
         self._policy = policy
         self._run_bytes = run_bytes
-        self._candidates: dict[int, Candidate] = {}
+        self._candidates: dict[int, Candidate] = {}  # by segment index
+        self._choosable: list[Candidate] = []  # the same
         self._version = -1  # of the membership that they are of
 
     def place(self, now: float, body: bytes, preferred: int) -> bytes:
@@ -24,9 +25,8 @@ class Placer:
         absent, demand_bytes = index.place_demand(body)
         chosen: list[Candidate] = []
         if absent:
-            candidates = list(self._placeable().values())
             runs = -(-demand_bytes // self._run_bytes)
-            chosen = self._policy.choose(now, candidates, preferred, demand_bytes, runs)
+            chosen = self._policy.choose(now, self._placeable(), preferred, demand_bytes, runs)
             for candidate in chosen:
                 candidate.placed_bytes += demand_bytes // len(chosen)
         return index.place(body, [candidate.index for candidate in chosen], self._run_bytes)
@@ -39,9 +39,9 @@ class Placer:
             candidate.used_bytes, candidate.placed_bytes = event.used_bytes, 0
             candidate.evicted_at = segment.evicted_at
 
-    def _placeable(self) -> dict[int, Candidate]:
+    def _placeable(self) -> list[Candidate]:
         if self._state.logs.space is SpaceLevel.FULL:
-            return {}  # what is put now would not become durable
+            return []  # what is put now would not become durable
         if self._version != self._state.membership_version:
             self._version = self._state.membership_version
             self._candidates = {
@@ -55,4 +55,5 @@ class Placer:
                 for s in self._state.segments
                 if s.placeable
             }
-        return self._candidates
+            self._choosable = list(self._candidates.values())
+        return self._choosable
