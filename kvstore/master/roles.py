@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 from typing import NoReturn, Protocol
 
@@ -13,6 +14,11 @@ from kvstore.master.state.directory_state import DirectoryState
 from kvstore.master.state.replay import Replay
 from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import MapRecord, NamespaceReply, SegmentState, Status
+
+CUT_OFF_TEXT = (
+    "this standby has been cut off from the metadata store for too long: it does not know what has been cleared meanwhile. "
+    "Ask another master"
+)
 
 
 class Backend(Protocol):
@@ -47,12 +53,23 @@ class Roles:
         self.directory: Directory | None = None
         self.leader_address = ""  # control address of the leader, as far as it is known
         self.lag_revisions: int | None = None  # commits that a standby's directory is behind
+        # Until when a standby may answer (time.monotonic()): later it may not know what has been cleared. None: for ever.
+        self.reads_until: float | None = None
 
     @property
     def backend(self) -> Backend:
         if self._backend is None:
             raise RefusedError(Status.UNAVAILABLE, "this master is still loading the directory")
+        if self.is_cut_off:
+            raise RefusedError(Status.UNAVAILABLE, CUT_OFF_TEXT)
         return self._backend
+
+    @property
+    def is_cut_off(self) -> bool:
+        """A standby that has not heard from the store for so long that it may answer with what was cleared."""
+        return (
+            self.directory is None and self.reads_until is not None and time.monotonic() >= self.reads_until
+        )
 
     @property
     def map_epoch(self) -> int:

@@ -19,7 +19,9 @@ from kvstore.common.file_limit import raise_file_limit
 from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
 from kvstore.common.starting import finish_unless
+from kvstore.master.clear_watch import ClearWatch
 from kvstore.master.directory import Directory
+from kvstore.master.ha.attendance_keeper import AttendanceKeeper
 from kvstore.master.ha.replica import Replica
 from kvstore.master.metadata.registry import metadata_store, scheme_of
 from kvstore.master.metadata.replicated import ReplicatedStore
@@ -108,6 +110,12 @@ class MasterServer:
             # The ports first: who leads announces where it is reached. Until there is a directory they refuse.
             await self._open_ports()
             self._store.announce(self._control_address())
+            attendance = self._store.attendance
+            keeper = None
+            if attendance is not None:
+                keeper = AttendanceKeeper(
+                    attendance, self._roles, self._control_address(), settings.standby_reads_s
+                )
             self._replica = Replica(
                 self._store,
                 self._roles,
@@ -115,6 +123,7 @@ class MasterServer:
                 self._new_directory,
                 self._fail,
                 settings.tokens.to_present(TokenRole.SEGMENT),
+                keeper,
             )
             await self._replica.start()
         else:
@@ -169,7 +178,8 @@ class MasterServer:
             directory_port=lambda: self._port.port if self._port is not None else 0,
             readiness=self._readiness,
         )
-        admin = AdminService(self._roles, about)
+        attendance = self._store.attendance if isinstance(self._store, ReplicatedStore) else None
+        admin = AdminService(self._roles, about, ClearWatch(self._control_address, attendance))
         self._control = ControlPort(control, admin, TokenInterceptor(settings.tokens, self.metrics))
         await self._control.start(settings.host, settings.control_port)
         port_options = PortOptions(settings.tokens, settings.connections_max)

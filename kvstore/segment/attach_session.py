@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -83,6 +83,7 @@ class AttachSession:
         self._cluster_id = cluster_id
         self._wake = asyncio.Event()
         self._leaving: str | None = None
+        self._retired_barrier: int | None = None  # to be confirmed
 
     def leave(self, reason: str) -> None:
         """Says goodbye: `run` sends it after what it is sending now, waits for the master to hang up, and
@@ -111,6 +112,7 @@ class AttachSession:
             # Before the journal moves: an object of a retired namespace must not be announced as if it were
             # current.
             self._store.set_namespaces(list(registered.current_namespaces), known)
+            self._retire(registered.cleared_namespaces, registered.barrier)
             self._pump.attached(registered.durable_seq, registered.need_inventory)
             self._on_registered(registered)
             await self._converse(call)
@@ -170,8 +172,8 @@ class AttachSession:
                 self._pump.acked(message.journal_ack.durable_seq)
                 self._wake.set()
             elif kind == "retire_namespaces":
-                for ns in message.retire_namespaces.namespaces:
-                    self._store.retire_namespace(ns)
+                self._retire(message.retire_namespaces.namespaces, message.retire_namespaces.barrier)
+                self._wake.set()
             elif kind == "inventory_request":
                 self._pump.inventory_requested()
                 self._wake.set()
@@ -189,6 +191,11 @@ class AttachSession:
                 )
             # Anything else comes from a newer master: ignored, as the protocol asks.
 
+    def _retire(self, namespaces: Iterable[bytes], barrier: int) -> None:
+        for ns in namespaces:
+            self._store.retire_namespace(ns)
+        self._retired_barrier = barrier
+
     async def _write(self, call: Any) -> None:
         loop = asyncio.get_running_loop()
         journal_fd = self._store.journal_fd
@@ -196,6 +203,9 @@ class AttachSession:
         due.register(journal_fd, select.POLLIN)
         try:
             while self._leaving is None:
+                if self._retired_barrier is not None:
+                    barrier, self._retired_barrier = self._retired_barrier, None
+                    await call.write(pb.SegmentMessage(retired=pb.Retired(barrier=barrier)))
                 # Only when the journal says that it is due: draining after each message would send the runs of
                 # a batch one by one, and a message costs both sides much the same whatever it carries.
                 inventory = self._pump.state is PumpState.INVENTORY

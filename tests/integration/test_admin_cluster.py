@@ -13,6 +13,7 @@ from kvstore.v1 import admin_pb2 as pb
 
 from kvstore.cli.admin.cluster import Cluster, listed
 from kvstore.cli.admin.failures import EXIT_UNREACHABLE, AdminFailure
+from kvstore.master.clear_watch import ClearWatch
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.ports.admin_service import AboutMaster, AdminService
 from kvstore.master.ports.control_port import ControlPort, TokenInterceptor
@@ -35,9 +36,10 @@ class RoleOnly:
         self.roles = Roles()
         metrics = MasterMetrics()
         about = AboutMaster("etcd", time.monotonic(), lambda: self.address, lambda: (True, "standby"))
+        clears = ClearWatch(lambda: self.address, None)
         control = ControlService(self.roles, metrics, heartbeat_interval_ms=1000)
         self._port = ControlPort(
-            control, AdminService(self.roles, about), TokenInterceptor(Tokens(()), metrics)
+            control, AdminService(self.roles, about, clears), TokenInterceptor(Tokens(()), metrics)
         )
 
     async def start(self) -> None:

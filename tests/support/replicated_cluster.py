@@ -17,7 +17,7 @@ ELECTION_TIMEOUT_S = 15.0
 class Master:
     """One master: its process of now, on the ports that it keeps over restarts."""
 
-    def __init__(self, name: str, directory: Path, metadata: str) -> None:
+    def __init__(self, name: str, directory: Path, metadata: str, options: tuple[str, ...] = ()) -> None:
         self.name = name
         self.directory_port, self.control_port, self.http_port = free_ports(3)
         self._directory = directory
@@ -29,6 +29,7 @@ class Master:
             f"--http-port={self.http_port}",
             f"--metadata={metadata}",
             "--grace-s=600",
+            *options,
         ]
         self.process: ServerProcess
 

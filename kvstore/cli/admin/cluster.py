@@ -196,12 +196,17 @@ def _refused_by_leader(error: grpc.aio.AioRpcError) -> bool:
     return refusing_role(error.trailing_metadata()) == LEADER_ROLE
 
 
-def exchange(settings: AdminSettings, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
-    """Runs `work` with the masters that the settings name; an AdminFailure ends the process."""
-
+def admin_token(settings: AdminSettings) -> str:
+    """What masters are shown; ends the process where there are tokens and none is for admins."""
     token = settings.tokens.to_present(TokenRole.ADMIN)
     if settings.tokens and not token:
         fail("none of the tokens has the role admin", code=EXIT_USAGE)
+    return token
+
+
+def exchange(settings: AdminSettings, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
+    """Runs `work` with the masters that the settings name; an AdminFailure ends the process."""
+    token = admin_token(settings)
 
     async def run() -> T:
         async with Cluster(settings.master, token, settings.timeout_ms) as cluster:

@@ -8,6 +8,8 @@ import grpc.aio
 from kvstore.cli.errors import EXIT_FAILED
 
 EXIT_UNREACHABLE = 3
+# It was done, and not everybody has confirmed it in time.
+EXIT_UNCONFIRMED = 4
 
 
 class AdminFailure(Exception):

@@ -51,6 +51,14 @@ class MasterSettings(ServerSettings):
         ge=0,
         le=86_400,
     )
+    standby_reads_s: float = setting(
+        600.0,
+        "How long a standby that is cut off from etcd goes on to answer reads; it does not learn what is cleared meanwhile, "
+        "and `kvstore admin clear --wait` waits for it so long at most.",
+        group="Directory",
+        ge=5,
+        le=86_400,
+    )
     compaction_factor: float = setting(
         2.0,
         "A segment's log is rewritten at this multiple of its live entries.",

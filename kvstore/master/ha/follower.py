@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from kvstore.common.errors import NewerFormatError, StoreError
 from kvstore.common.logs import log_event, log_throttled
@@ -25,8 +26,16 @@ LAG_PERIOD_S = 1.0
 class Follower:
     """`load()`, then `run()` and `watch_lag()` until they are cancelled. `replay` may be taken over when `run` has ended."""
 
-    def __init__(self, store: ReplicatedStore, roles: Roles, metrics: MasterMetrics) -> None:
+    def __init__(
+        self,
+        store: ReplicatedStore,
+        roles: Roles,
+        metrics: MasterMetrics,
+        on_applied: Callable[[int, bool], None] = lambda revision, namespaces_changed: None,
+    ) -> None:
+        """`on_applied(revision, namespaces_changed)`: the directory has everything up to `revision`."""
         self._store = store
+        self._on_applied = on_applied
         self._roles = roles
         self._metrics = metrics
         self._advanced = asyncio.Event()
@@ -63,6 +72,7 @@ class Follower:
         else:
             self.standby = Standby(self._roles, replay, revision)
         self.loads += 1
+        self._on_applied(revision, True)
         log_event(
             logger,
             logging.INFO,
@@ -96,15 +106,17 @@ class Follower:
             await self._advanced.wait()
 
     async def _apply(self, update: Update) -> None:
-        registry_changed = False
+        registry_changed = namespaces_changed = False
         for change in update.changes:
             registry_changed |= change.key.startswith(layout.SEGMENTS_PREFIX)
+            namespaces_changed |= change.key.startswith(layout.NAMESPACES_PREFIX)
             segment_id = self.replay.follow(change)
             if segment_id is not None:
                 await reload_segment(self.replay, self._store.at(update.revision), segment_id)
         self.revision = update.revision
         if registry_changed:
             self.standby.records_changed(update.revision)
+        self._on_applied(update.revision, namespaces_changed)
         self._advanced.set()
         self._advanced = asyncio.Event()
         if registry_changed:

@@ -16,13 +16,14 @@ from kvstore.common.errors import KvstoreError, StoreError
 from kvstore.common.logs import log_event, log_throttled
 from kvstore.master.core_tasks import CoreTasks
 from kvstore.master.directory import Directory
+from kvstore.master.ha.attendance_keeper import AttendanceKeeper
 from kvstore.master.ha.follower import Follower
 from kvstore.master.ha.map_mirror import mirror
 from kvstore.master.metadata.replicated import ReplicatedStore, Tenure
 from kvstore.master.metadata.store import Fence
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.recovery import corruption_reporter, recover, take_over
-from kvstore.master.roles import Roles, Standby
+from kvstore.master.roles import CUT_OFF_TEXT, Roles, Standby
 from kvstore.master.state.directory_state import Recovered
 
 logger = logging.getLogger(__name__)
@@ -44,21 +45,34 @@ class Replica:
         leads: Callable[[Fence, Recovered], Directory],
         on_failed: Callable[[KvstoreError], None],
         token: str,
+        keeper: AttendanceKeeper | None = None,
     ) -> None:
+        """`keeper`: of this master's entry among those who read the store, where that is kept."""
         self._store = store
         self._roles = roles
         self._metrics = metrics
         self._leads = leads
         self._on_failed = on_failed
         self._token = token
+        self._keeper = keeper
         self._follower: Follower | None = None
         self._tasks = CoreTasks(on_failed)
 
     async def start(self) -> None:
-        self._follower = Follower(self._store, self._roles, self._metrics)
+        if self._keeper is not None:
+            await self._keeper.enter()
+        self._follower = self._new_follower()
         await self._follower.load()
         self._roles.stand_by(self._follower.standby)
+        if self._keeper is not None:
+            self._tasks.start(self._keeper.run(), "attendance")
+            self._tasks.start(self._keeper.confirm_forever(), "attendance-confirmations")
         self._tasks.start(self._run(), "replica")
+
+    def _new_follower(self) -> Follower:
+        if self._keeper is None:
+            return Follower(self._store, self._roles, self._metrics)
+        return Follower(self._store, self._roles, self._metrics, self._keeper.applied)
 
     async def stop(self) -> None:
         """Idempotent."""
@@ -66,6 +80,8 @@ class Replica:
         if self._roles.directory is not None:
             await self._roles.directory.stop()
         self._metrics.is_leader.set(0)
+        if self._keeper is not None:
+            await self._keeper.leave()
         with contextlib.suppress(StoreError):
             await self._store.resign()
 
@@ -75,6 +91,8 @@ class Replica:
             return True, "leader"
         if self._follower is None or not self._follower.ready:
             return False, "the standby has not caught up yet"
+        if self._roles.is_cut_off:
+            return False, CUT_OFF_TEXT
         return True, "standby"
 
     async def _run(self) -> None:
@@ -84,7 +102,7 @@ class Replica:
             if recovered is not None:
                 await self._lead(tenure, recovered)
             await self._store.resign()
-            self._follower = Follower(self._store, self._roles, self._metrics)
+            self._follower = self._new_follower()
             await self._follower.load()
             self._roles.stand_by(self._follower.standby)
 

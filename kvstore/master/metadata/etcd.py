@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Sequence
 from kvstore.common.errors import FencedError, StoreError
 from kvstore.common.logs import log_event
 from kvstore.etcd import etcd_pb2 as pb
+from kvstore.master.metadata.attendance import Attendance
+from kvstore.master.metadata.etcd_attendance import EtcdAttendance
 from kvstore.master.metadata.etcd_client import EtcdClient, NoSpaceError
 from kvstore.master.metadata.etcd_election import Election, EtcdTenure
 from kvstore.master.metadata.etcd_options import EtcdOptions, parse_uri
@@ -57,11 +59,16 @@ class EtcdStore(ReplicatedStore):
         internal = self._prefix + INTERNAL_PREFIX
         self._election = Election(self._client, internal, options.ttl_s)
         self._marker_key = internal + b"marker"
+        self._attendance = EtcdAttendance(self._client, self._prefix, internal)
         self._tenure: EtcdTenure | None = None
         self._marker = b""  # that of the newest commit, once one of this tenure has been read or made
         self._committing = asyncio.Lock()
         self._open = False
         self._trims: list[tuple[float, int]] = []  # (when, newest revision then)
+
+    @property
+    def attendance(self) -> Attendance:
+        return self._attendance
 
     async def open(self) -> None:
         try:

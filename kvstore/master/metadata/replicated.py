@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kvstore.common.errors import StoreError
+from kvstore.master.metadata.attendance import Attendance
 from kvstore.master.metadata.store import Fence, KeyUpdate, MetadataStore
 
 
@@ -48,6 +49,11 @@ class Tenure:
 
 
 class ReplicatedStore(MetadataStore):
+    @property
+    def attendance(self) -> Attendance | None:
+        """None: it is not known who reads this store, and nobody can wait for them."""
+        return None
+
     @abstractmethod
     async def campaign(self) -> Tenure:
         """Returns when this master has become the leader; may take for ever. StoreError when the store can't be reached."""

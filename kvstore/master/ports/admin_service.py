@@ -12,7 +12,8 @@ import grpc
 import grpc.aio
 
 from kvstore import __version__
-from kvstore.common.errors import RefusedError
+from kvstore.common.errors import RefusedError, StoreError
+from kvstore.master.clear_watch import ClearWatch
 from kvstore.master.directory import Directory
 from kvstore.master.ports.health import leader_problems, standby_problems
 from kvstore.master.ports.refusals import backend_of, refuse, refuse_as_standby
@@ -36,8 +37,9 @@ class AboutMaster:
 
 
 class AdminService(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
-    def __init__(self, roles: Roles, about: AboutMaster) -> None:
+    def __init__(self, roles: Roles, about: AboutMaster, clears: ClearWatch) -> None:
         self._roles = roles
+        self._clears = clears
         self._about = about
 
     # ---- reads ---------------------------------------------------------------------------------------------
@@ -115,6 +117,19 @@ class AdminService(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
             object_count=objects,
             object_bytes=size_bytes,
         )
+
+    async def GetClearProgress(self, request: Any, context: Any) -> Any:
+        directory = await self._leading(context)
+        await _check_bytes(context, "id", request.id, NAMESPACE_BYTES)
+        if directory.is_current(request.id):
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the namespace has not been cleared")
+        try:
+            progress = await self._clears.progress(directory, request.id)
+        except StoreError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        if progress is None:
+            await _not_found(context, "no namespace has, or had, this id")
+        return progress
 
     async def SetDraining(self, request: Any, context: Any) -> Any:
         directory = await self._leading(context)

@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 REGISTER_TIMEOUT_S = 10.0
 OUTBOX_MAX = 1024
+# Of namespaces cleared lately, so many are named to a segment that attaches.
+CLEARED_TOLD_MAX = 4096
 UNIX_PATH_BYTES_MAX = 107
 HOST_BYTES_MAX = 255
 VERSION_CHARACTERS_MAX = 64
@@ -56,6 +58,8 @@ class SegmentStream:
             heartbeat_interval_ms=self._heartbeat_interval_ms,
             cluster_id=self._directory.state.cluster_id,
             current_namespaces=self._directory.state.namespaces.current_ids(),
+            cleared_namespaces=self._directory.state.namespaces.cleared_ids(CLEARED_TOLD_MAX),
+            barrier=self._directory.state.barriers.newest,
         )
         self._queue(pb.MasterMessage(registered=registered))
         self._accepted = True
@@ -67,10 +71,11 @@ class SegmentStream:
     def request_inventory(self) -> None:
         self._queue(pb.MasterMessage(inventory_request=pb.InventoryRequest()))
 
-    def retire_namespaces(self, namespaces: tuple[bytes, ...]) -> None:
+    def retire_namespaces(self, namespaces: tuple[bytes, ...], barrier: int) -> None:
         if not self._accepted:
             return  # the registration's answer will carry the current ones
-        self._queue(pb.MasterMessage(retire_namespaces=pb.RetireNamespaces(namespaces=namespaces)))
+        retired = pb.RetireNamespaces(namespaces=namespaces, barrier=barrier)
+        self._queue(pb.MasterMessage(retire_namespaces=retired))
 
     def refuse_entries(self, last_seq: int, entries: int, reason: str) -> None:
         refused = pb.EntriesRefused(last_seq=last_seq, entries=entries, reason=reason)
@@ -150,6 +155,8 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
                     )
                 elif kind == "leaving":
                     directory.handle(ev.SegmentLeaving(number, message.leaving.reason))
+                elif kind == "retired":
+                    directory.handle(ev.NamespacesRetired(number, message.retired.barrier))
                 elif kind == "register":
                     session.close(Status.BAD_REQUEST, "a stream registers once")
                 # A kind this master does not know comes from a later revision: ignored.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from kvstore.master.state import changes as ch
 from kvstore.master.state import events as ev
+from kvstore.master.state.barriers import Barriers
 from kvstore.master.state.effects import BroadcastMap, Effect, Report
 from kvstore.master.state.layout import ClusterRecord, NamespaceRecord, SegmentRecord
 from kvstore.master.state.membership import Membership, MembershipLimits
@@ -65,7 +66,8 @@ class DirectoryState:
         self.index = recovered.index
         self.map_epoch = term << 32 | 1
         self.segments = SegmentTable()
-        self.namespaces = Namespaces(recovered.cluster.epoch_floor, limits.namespaces_max)
+        self.barriers = Barriers(self.segments)
+        self.namespaces = Namespaces(recovered.cluster.epoch_floor, limits.namespaces_max, self.barriers)
         self.namespaces.recover(recovered.namespaces)
         self.membership = Membership(self.segments, self.index, limits.membership)
         self.logs = SegmentLogs(self.segments, self.index, limits.log)
@@ -139,6 +141,9 @@ class DirectoryState:
                 return self.namespaces.open(event)
             case ev.NamespaceBumped():
                 return self.namespaces.bump(event)
+            case ev.NamespacesRetired():
+                self.barriers.confirmed(event)
+                return []
             case ev.DrainRequested():
                 return self.membership.drain(event)
             case ev.CompactionWritten():

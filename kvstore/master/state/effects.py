@@ -63,9 +63,10 @@ class BroadcastMap:
 
 @dataclass(frozen=True, slots=True)
 class RetireNamespaces:
-    """Tell every segment that objects of these namespaces are dead."""
+    """Tell every segment that objects of these namespaces are dead, and to confirm the barrier."""
 
     namespaces: tuple[bytes, ...]
+    barrier: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,14 @@ class NamespaceBumped:
 
 
 @dataclass(frozen=True, slots=True)
+class NamespacesRetired:
+    """A segment serves nothing that was cleared up to this barrier."""
+
+    session: int
+    barrier: int
+
+
+@dataclass(frozen=True, slots=True)
 class CompactionWritten:
     """The snapshot chunks of a compaction are durable; it takes effect once the segment's record names
     them."""
@@ -139,6 +147,7 @@ Event = (
     | DrainRequested
     | NamespaceOpened
     | NamespaceBumped
+    | NamespacesRetired
     | CompactionWritten
     | CompactionFailed
     | SpaceMeasured

@@ -6,6 +6,7 @@ requests for the same thing while it is being stored share one commit.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from kvstore.common.identity import identity_hash, namespace_id
 from kvstore.master.metadata.store import Put
 from kvstore.master.state import layout
+from kvstore.master.state.barriers import Barriers
 from kvstore.master.state.changes import NamespaceStored
 from kvstore.master.state.effects import (
     Commit,
@@ -45,7 +47,8 @@ class NamespaceState:
 
 
 class Namespaces:
-    def __init__(self, epoch_floor: int, namespaces_max: int) -> None:
+    def __init__(self, epoch_floor: int, namespaces_max: int, barriers: Barriers) -> None:
+        self._barriers = barriers
         self._epoch_floor = epoch_floor
         self._namespaces_max = namespaces_max
         self._by_identity: dict[bytes, NamespaceState] = {}
@@ -66,6 +69,14 @@ class Namespaces:
 
     def current_ids(self) -> list[bytes]:
         return list(self._current)
+
+    def cleared_ids(self, count: int) -> list[bytes]:
+        """The newest `count` ids of epochs that were ended."""
+        return list(itertools.islice(reversed(self._past), count))
+
+    def successor(self, ns: bytes) -> NamespaceState | None:
+        """The namespace that `ns` was an id of; None when it is current, or never was one."""
+        return self._past.get(ns)
 
     def records(self) -> list[NamespaceRecord]:
         """The current ones, as they are stored."""
@@ -115,7 +126,7 @@ class Namespaces:
             old = namespace.id
             del self._current[old]
             self._remember(old, namespace)
-            effects.append(RetireNamespaces((old,)))
+            effects.append(RetireNamespaces((old,), self._barriers.cleared(old)))
         namespace.stored = True
         namespace.epoch = change.epoch
         namespace.id = namespace_id(namespace.identity, change.epoch)

@@ -44,6 +44,7 @@ class Segment:
     recorded: bool = False  # `record` is durable
     registrations_pending: int = 0  # commits of `record`, or of what it was, on their way
     said: Registration | None = None  # of the newest stream
+    barrier: int | None = None  # of `clear` (barriers.py), as confirmed on the stream of now
 
     # Journal: durable_seq <= accepted_seq. What lies between is on its way into the store.
     durable_seq: int = 0
@@ -153,6 +154,7 @@ class SegmentTable:
             del self._by_session[segment.session]
         segment.session = None
         segment.registered = False
+        segment.barrier = None
         segment.held_back = False
         segment.awaiting_inventory = False
         segment.inventory = None

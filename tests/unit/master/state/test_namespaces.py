@@ -46,7 +46,7 @@ async def test_a_bump_makes_one_new_epoch_however_many_ask() -> None:
     assert [(r.request, r.ns, r.epoch) for r in rig.take(ef.NamespaceReady)] == [
         (n, new, 1) for n in (2, 3, 4)
     ]
-    assert rig.take(ef.RetireNamespaces) == [ef.RetireNamespaces((old,))]
+    assert rig.take(ef.RetireNamespaces) == [ef.RetireNamespaces((old,), barrier=1)]
     assert not rig.state.namespaces.is_current(old)
     assert rig.state.namespaces.is_current(new)
     await rig.restart()
