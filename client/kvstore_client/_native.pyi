@@ -174,6 +174,39 @@ class DirectorySnapshot:
     def __iter__(self) -> DirectorySnapshot: ...
     def __next__(self) -> bytes: ...
 
+# ---- what the master makes durable (bind_metadata.cpp) -----------------------------------------------------------------
+
+class CommitLog:
+    """Commits in files of a fixed size, written and synced by a thread of its own (native/master/commit_log.hpp). OSError has the
+    errno; EWOULDBLOCK: another process has the directory, which the text names."""
+
+    def __init__(self, directory: str, file_bytes: int, files_max: int) -> None: ...
+    def read(self, released: int) -> tuple[list[tuple[int, bytes]], int, str]:
+        """((sequence, payload) after `released`, commits lost among them, why a file could not be read or ""). Once, before all
+        that follows."""
+    def fd(self) -> int:
+        """Readable while `finished` has something to say."""
+    def commit(self, ticket: int, payloads: list[bytes]) -> None:
+        """Queues them; what is queued together is one write. Durable when `finished` says so."""
+    def finished(self) -> list[tuple[int, int, str]]:
+        """(ticket, the sequence of its first payload, or 0 and why it is not durable). Does not wait."""
+    def release(self, sequence: int) -> None:
+        """Commits up to that one are needed no more."""
+    def close(self, timeout_ms: int) -> bool:
+        """Finishes what is queued; whether that was done in time. If not, the thread is left behind with the disk that it waits
+        for. Idempotent."""
+
+def stage_journal(
+    groups: bytes, first_seq: int, accepted_seq: int, entries_max: int
+) -> tuple[int, int, bool, list[tuple[int, bytes, bytes]]]:
+    """(entries of the input, those refused, whether there are removes, [(entries, groups, record)]) without the entries up to
+    accepted_seq. WireError unless they are groups."""
+
+def stage_inventory(
+    groups: bytes, seq: int, entries_max: int
+) -> tuple[int, int, bool, list[tuple[int, bytes, bytes]]]:
+    """The same for a part of a snapshot that stands for the journal up to `seq`."""
+
 # ---- client (bind_client.cpp) -------------------------------------------------------------------------------------------
 
 class SharedBuffer:

@@ -9,6 +9,7 @@ namespace kvstore {
 void bind_keys(nanobind::module_& m);
 void bind_segment(nanobind::module_& m);
 void bind_directory(nanobind::module_& m);
+void bind_metadata(nanobind::module_& m);
 void bind_client(nanobind::module_& m);
 
 // Options of transports, given as keywords: a bool is "true" or "false". Throws TypeError for what is no text, number or bool.

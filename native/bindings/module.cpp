@@ -8,5 +8,6 @@ NB_MODULE(_native, m) {
   kvstore::bind_keys(m);
   kvstore::bind_segment(m);
   kvstore::bind_directory(m);
+  kvstore::bind_metadata(m);
   kvstore::bind_client(m);
 }

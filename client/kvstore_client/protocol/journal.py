@@ -65,11 +65,6 @@ def count_entries(data: bytes) -> int:
     return sum(count for _, _, count in _spans(data))
 
 
-def group_ops(data: bytes) -> set[JournalOp]:
-    """Which operations occur in encoded groups."""
-    return {op for op, _, _ in _spans(data)}
-
-
 def skip_entries(data: bytes, skip: int) -> bytes:
     """The groups without their first `skip` entries. Those of which none is skipped are not looked at."""
     if not skip:
@@ -86,29 +81,6 @@ def skip_entries(data: bytes, skip: int) -> bytes:
     if skip:
         raise WireError(Status.BAD_REQUEST, f"{skip} more entries to skip than the groups hold")
     return b""
-
-
-def split_entries(data: bytes, entries_max: int) -> list[tuple[int, bytes]]:
-    """(entries, groups) pieces of at most entries_max entries each, in order. Empty groups are left out."""
-    pieces: list[tuple[int, bytes]] = []
-    parts: list[bytes] = []
-    room = entries_max
-    for op, start, count in _spans(data):
-        if count == 0:
-            continue
-        encoded = data[start : start + _group_bytes(count)]
-        while count > room:
-            first = decode_groups(encoded)[0]
-            cut = room * FINGERPRINT_BYTES
-            parts.append(JournalGroup(op, first.ns, first.fingerprints[:cut], first.lengths[:room]).encode())
-            pieces.append((entries_max, b"".join(parts)))
-            encoded = JournalGroup(op, first.ns, first.fingerprints[cut:], first.lengths[room:]).encode()
-            count, parts, room = count - room, [], entries_max
-        parts.append(encoded)
-        room -= count
-    if room < entries_max:
-        pieces.append((entries_max - room, b"".join(parts)))
-    return pieces
 
 
 def _group_bytes(count: int) -> int:

@@ -38,13 +38,11 @@ from kvstore.master.state.events import (
     JournalReceived,
     SpaceMeasured,
 )
-from kvstore.master.state.journal_entries import checked_entries
+from kvstore.master.state.journal_entries import StagedRecord, staged_inventory, staged_journal
 from kvstore.master.state.layout import Snapshot
-from kvstore.master.state.records import Record, RecordKind
 from kvstore.master.state.segment_table import CompactionProgress, InventoryProgress, Segment, SegmentTable
 from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import OBJECT_BYTES_MAX, SegmentState, Status, WireError
-from kvstore_client.protocol.journal import JournalOp, group_ops, skip_entries, split_entries
 
 RECORD_ENTRIES_MAX = 16_384  # at most 36 bytes each (a group of its own): well under the 1 MiB of a commit
 INVENTORY_CHUNKS_MAX = 65_536
@@ -107,15 +105,14 @@ class SegmentLogs:
             return []
         if segment.awaiting_inventory or segment.inventory is not None:
             return []  # the inventory stands for it
+        counts = 1 <= event.first_seq <= SEQ_MAX
         try:
-            clean, entries, refused = checked_entries(event.groups, numbered=True)
+            first_seq = event.first_seq if counts else 1
+            staged = staged_journal(event.groups, first_seq, segment.accepted_seq, RECORD_ENTRIES_MAX)
         except WireError as error:
             return self._refuse(segment, f"malformed journal batch: {error}")
-        if (
-            entries == 0
-            or not 1 <= event.first_seq <= SEQ_MAX
-            or event.last_seq - event.first_seq + 1 != entries
-        ):
+        entries = staged.entries
+        if entries == 0 or not counts or event.last_seq - event.first_seq + 1 != entries:
             return self._refuse(
                 segment,
                 f"journal batch counts from {event.first_seq} to {event.last_seq} but has {entries} entries",
@@ -132,12 +129,10 @@ class SegmentLogs:
                 "got": event.first_seq,
             }
             return [RequestInventory(event.session), Report("journal_gap", gap)]
-        groups = skip_entries(clean, segment.accepted_seq + 1 - event.first_seq)
-        effects = self._refuse_entries(segment, event.last_seq, refused)
-        for count, piece in split_entries(groups, RECORD_ENTRIES_MAX):
+        effects = self._refuse_entries(segment, event.last_seq, staged.refused)
+        for count, groups, record in staged.records:
             first, last = segment.accepted_seq + 1, segment.accepted_seq + count
-            record = Record(RecordKind.JOURNAL, first, last, piece).encode()
-            change = JournalStored(segment.segment_id, segment.log, last, count, piece)
+            change = JournalStored(segment.segment_id, segment.log, last, count, groups)
             effects.append(Commit((Put(layout.journal_key(segment.segment_id, first), record),), change))
             segment.accepted_seq = last
         assert segment.accepted_seq == event.last_seq
@@ -170,27 +165,26 @@ class SegmentLogs:
         progress = segment.inventory
         if progress is None or progress.last_seq != event.last_seq:
             return self._refuse(segment, "an inventory chunk came out of order")
+        if not 0 <= event.last_seq <= SEQ_MAX:
+            return self._refuse(segment, f"malformed inventory chunk: it stands for entry {event.last_seq}")
         try:
-            clean, _, refused = checked_entries(event.groups, numbered=False)
-            pieces = split_entries(clean, RECORD_ENTRIES_MAX)
-            if JournalOp.REMOVE in group_ops(clean):
-                raise WireError(Status.BAD_REQUEST, "an inventory has no REMOVE")
-            if event.last_seq > SEQ_MAX:
-                raise WireError(Status.BAD_REQUEST, f"it stands for entry {event.last_seq}")
+            staged = staged_inventory(event.groups, event.last_seq, RECORD_ENTRIES_MAX)
         except WireError as error:
             return self._refuse(segment, f"malformed inventory chunk: {error}")
-        if progress.chunks + len(pieces) > INVENTORY_CHUNKS_MAX:
+        if staged.has_removes:
+            return self._refuse(segment, "malformed inventory chunk: an inventory has no REMOVE")
+        if progress.chunks + len(staged.records) > INVENTORY_CHUNKS_MAX:
             return self._refuse(
                 segment, f"an inventory has at most {INVENTORY_CHUNKS_MAX} chunks: send larger ones"
             )
-        if event.first and not pieces:
-            pieces = [(0, b"")]  # an empty inventory still begins one in the index
-        effects = self._refuse_entries(segment, event.last_seq, refused)
-        for count, piece in pieces:
+        records = staged.records
+        if event.first and not records:
+            records = [StagedRecord.empty_snapshot(event.last_seq)]  # also an empty one begins in the index
+        effects = self._refuse_entries(segment, event.last_seq, staged.refused)
+        for count, groups, record in records:
             key = layout.snapshot_key(segment.segment_id, progress.generation, progress.chunks)
-            record = Record(RecordKind.SNAPSHOT, event.last_seq, event.last_seq, piece).encode()
             change = InventoryChunkStored(
-                segment.segment_id, segment.log, progress.generation, progress.chunks, count, piece
+                segment.segment_id, segment.log, progress.generation, progress.chunks, count, groups
             )
             effects.append(Commit((Put(key, record),), change))
             progress.chunks += 1

@@ -11,11 +11,8 @@ from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
 from kvstore.master.state import segment_logs
 from kvstore.master.state.directory_state import StateLimits
-from kvstore.master.state.journal_entries import checked_entries
 from kvstore.master.state.segment_logs import COMPACTION_RETRY_S, RECORD_ENTRIES_MAX, SEQ_MAX, LogLimits
-from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import OBJECT_BYTES_MAX, SegmentState, Status
-from kvstore_client.protocol.journal import JournalGroup, JournalOp, decode_groups, encode_groups
 from support.state_rig import ModelSegment, StateRig, attach, directory_content, fingerprint
 
 
@@ -212,25 +209,6 @@ async def test_an_oversized_object_of_an_inventory_is_left_out(model: ModelSegme
     assert [r.entries for r in rig.take(ef.RefuseEntries)] == [1]
     await rig.restart()
     assert directory_content(rig, model) == good
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_what_is_left_of_damaged_groups_is_what_the_index_takes(seed: int) -> None:
-    rng = random.Random(seed)
-    groups = []
-    for _ in range(rng.randint(1, 5)):
-        count = rng.randint(0, 6)
-        lengths = tuple(rng.choice((1, OBJECT_BYTES_MAX, OVERSIZED)) for _ in range(count))
-        op = rng.choice((JournalOp.ADD, JournalOp.REMOVE))
-        groups.append(JournalGroup(op, rng.randbytes(8), rng.randbytes(16 * count), lengths))
-    bad = sum(n == OVERSIZED for g in groups if g.op is JournalOp.ADD for n in g.lengths)
-    total = sum(len(g.lengths) for g in groups)
-    for numbered in (True, False):
-        clean, entries, refused = checked_entries(encode_groups(groups), numbered=numbered)
-        assert refused == bad
-        assert entries == (total if numbered else total - bad)
-        DirectoryIndex().apply(0, clean)
-        assert sum(len(g.lengths) for g in decode_groups(clean)) == entries
 
 
 @pytest.mark.parametrize(
