@@ -255,7 +255,7 @@ class PageClient:
         backoff_ms_min: int = 50,
         backoff_ms_max: int = 1000,
         run_bytes: int = 4_194_304,
-        location_cache_entries: int = 65_536,
+        location_cache_entries: int = 262_144,
         **transport_options: str | int | bool,
     ) -> None:
         """Connects to nothing yet. The options are those of `transport_options()`; RuntimeError when what one of them requires

@@ -81,7 +81,12 @@ class ClientConfig:
         "costs one more pass over the bytes",
     )
     location_cache_entries: int = integer(
-        65_536, 0, 1 << 24, "", "objects whose segment is remembered between exists and get; 0: none"
+        262_144,
+        0,
+        1 << 24,
+        "",
+        "objects whose segment is remembered (40 bytes each), so that it is asked first, also while no master answers; "
+        "0: none",
     )
 
     @classmethod

@@ -347,7 +347,7 @@ void bind_client(nb::module_& m) {
            nb::arg("name") = "", nb::arg("connections_per_peer") = 2, nb::arg("copy_threads") = 2,
            nb::arg("connect_timeout_ms") = 250, nb::arg("backoff_ms_min") = 50,
            nb::arg("backoff_ms_max") = 1000, nb::arg("run_bytes") = 4194304,
-           nb::arg("location_cache_entries") = 65536, nb::arg("transport_options"))
+           nb::arg("location_cache_entries") = 262144, nb::arg("transport_options"))
       .def_prop_ro("transport_refusals", &PageClient::transport_refusals)
       .def("open_namespace", &open_namespace, nb::arg("identity"), nb::arg("name"), nb::arg("deadline_ms"))
       .def(

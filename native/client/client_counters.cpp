@@ -21,7 +21,8 @@ constexpr const char* kNames[] = {
     "refused_hellos",     "protocol_errors",   "breaker_open",
     "breaker_refusals",   "digest_mismatches", "generation_mismatches",
     "suspects_confirmed", "stale_namespace",   "map_refreshes",
-    "internal_errors",
+    "locations_used",     "locations_stale",   "locations_without_directory",
+    "exists_guessed",     "internal_errors",
 };
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == static_cast<size_t>(Counter::kCount), "a name a counter");
 

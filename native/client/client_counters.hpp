@@ -19,6 +19,10 @@
 //   suspects_confirmed               digest mismatches that the segment confirmed and quarantined
 //   stale_namespace                  times a namespace was found to have a new epoch
 //   map_refreshes                    segment maps fetched
+//   locations_used                   entries sent straight to the segment where this client knew them to be
+//   locations_stale                  locations found wrong: the segment does not have the page any more
+//   locations_without_directory      of locations_used: answered OK in calls that no master served
+//   exists_guessed                   pins confirmed by a PIN that went out beside the look-up
 //   transport_<t>_bytes_get, ..._put bytes moved, for <t> in the names of the transports; what else they count they declare themselves
 //   internal_errors                  exceptions caught at the edge of a call (out of memory, ...)
 #pragma once
@@ -80,6 +84,10 @@ enum class Counter : uint8_t {
   kSuspectsConfirmed,
   kStaleNamespace,
   kMapRefreshes,
+  kLocationsUsed,
+  kLocationsStale,
+  kLocationsWithoutDirectory,
+  kExistsGuessed,
   kInternalErrors,
   kCount
 };

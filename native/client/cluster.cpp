@@ -89,21 +89,37 @@ Status Cluster::locate(const NamespaceId& ns, const std::vector<Fingerprint>& fi
   return Status::kOk;
 }
 
-void Cluster::submit(const SegmentGroups& groups, const TransportBatch& prototype, const Deadline& deadline) {
-  std::vector<std::pair<SegmentPeer*, TransportBatch>> parts;
+std::vector<Cluster::Part> Cluster::parts_of(const SegmentGroups& groups, const TransportBatch& prototype) {
+  std::vector<Part> parts;
   parts.reserve(groups.size());
   for (const auto& [segment, group] : groups) {
-    parts.emplace_back(group.peer.get(), prototype);
-    parts.back().second.entries = group.entries;
+    parts.push_back({group.peer, prototype});
+    parts.back().batch.entries = group.entries;
   }
-  const auto send = [&](size_t i) {
-    auto& [peer, batch] = parts[i];
-    if (peer == nullptr)
-      batch.set_all(Status::kUnavailable);
-    else
-      peer->submit(batch, deadline);
-  };
-  workers_.run(parts.size(), std::cref(send));
+  return parts;
+}
+
+namespace {
+
+void send(Cluster::Part& part, const Deadline& deadline) {
+  if (part.peer == nullptr)
+    part.batch.set_all(Status::kUnavailable);
+  else
+    part.peer->submit(part.batch, deadline);
+}
+
+}  // namespace
+
+void Cluster::submit(std::vector<Part>& parts, const Deadline& deadline) {
+  const auto one = [&](size_t i) { send(parts[i], deadline); };
+  workers_.run(parts.size(), std::cref(one));
+}
+
+void Cluster::submit_beside(std::vector<Part>& parts, const Deadline& deadline,
+                            const std::function<void()>& beside) {
+  // This thread takes the first, and does not wait for another to wake up.
+  const auto one = [&](size_t i) { i == 0 ? beside() : send(parts[i - 1], deadline); };
+  workers_.run(parts.size() + 1, std::cref(one));
 }
 
 const std::shared_ptr<SegmentPeer>& PeerFinder::find(uint32_t segment) {

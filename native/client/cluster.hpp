@@ -4,6 +4,7 @@
 // Thread-safe. Knows nothing of verbs and retries: these are the calls' own (calls/).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "base/worker_pool.hpp"
 #include "client/client_counters.hpp"
 #include "client/directory_client.hpp"
+#include "client/guess_luck.hpp"
 #include "client/location_cache.hpp"
 #include "client/namespace_handles.hpp"
 #include "client/page_client_options.hpp"
@@ -50,15 +52,29 @@ class Cluster {
                       const std::vector<uint32_t>& entries, const Deadline& deadline,
                       std::vector<ObjectLocation>* where);
 
-  // Sends each group to its segment, all at the same time, and sets the status of every entry. `prototype`
-  // has all but the entries.
-  void submit(const SegmentGroups& groups, const TransportBatch& prototype, const Deadline& deadline);
+  // One batch, and the segment that it goes to; null: its entries are UNAVAILABLE.
+  struct Part {
+    std::shared_ptr<SegmentPeer> peer;
+    TransportBatch batch;
+  };
+  // `prototype` has all but the entries.
+  static std::vector<Part> parts_of(const SegmentGroups& groups, const TransportBatch& prototype);
+
+  // Sends each part to its segment, all at the same time, and sets the status of every entry.
+  void submit(std::vector<Part>& parts, const Deadline& deadline);
+  void submit(const SegmentGroups& groups, const TransportBatch& prototype, const Deadline& deadline) {
+    std::vector<Part> parts = parts_of(groups, prototype);
+    submit(parts, deadline);
+  }
+  // The same while this thread does something else.
+  void submit_beside(std::vector<Part>& parts, const Deadline& deadline, const std::function<void()>& beside);
 
   ClientCounters& counters() { return counters_; }
   NamespaceHandles& namespaces() { return namespaces_; }
   DirectoryClient& directory() { return directory_; }
   SegmentPeers& peers() { return peers_; }
   LocationCache& locations() { return locations_; }
+  GuessLuck& guesses() { return guesses_; }
   TransportSet& transports() { return transports_; }
 
  private:
@@ -70,6 +86,7 @@ class Cluster {
   DirectoryClient directory_;
   SegmentPeers peers_;
   LocationCache locations_;
+  GuessLuck guesses_;
 
   Mutex map_mutex_;
   std::optional<uint64_t> map_epoch_ GUARDED_BY(map_mutex_);  // none until the first map is there

@@ -8,33 +8,38 @@ LocationCache::LocationCache(size_t entries_max)
     : sets_(entries_max == 0 ? 0 : std::max<size_t>(entries_max / kWays, 1)) {}
 
 void LocationCache::find(const std::vector<Fingerprint>& fingerprints, const std::vector<uint32_t>& entries,
-                         Time now, std::vector<ObjectLocation>* locations) const {
+                         std::vector<ObjectLocation>* locations) {
   const MutexLock lock(mutex_);
   if (items_.empty()) return;
+  ++calls_;
   for (const uint32_t entry : entries) {
-    const Fingerprint& wanted = fingerprints[entry];
-    const Item* set = &items_[set_of(wanted)];
-    for (size_t way = 0; way < kWays; ++way)
-      if (set[way].until > now && set[way].fingerprint == wanted) (*locations)[entry] = set[way].location;
+    Item* const set = set_of(fingerprints[entry]);
+    for (Item* item = set; item != set + kWays; ++item)
+      if (item->location.known() && item->fingerprint == fingerprints[entry]) {
+        item->used = calls_;
+        (*locations)[entry] = item->location;
+      }
   }
 }
 
 void LocationCache::store(const std::vector<Fingerprint>& fingerprints, const std::vector<uint32_t>& entries,
-                          const std::vector<ObjectLocation>& locations, Time now, Time until) {
-  if (sets_ == 0) return;
+                          const std::vector<ObjectLocation>& locations) {
+  if (sets_ == 0 || entries.empty()) return;
   const MutexLock lock(mutex_);
   if (items_.empty()) items_.resize(sets_ * kWays);
+  ++calls_;
   for (const uint32_t entry : entries) {
-    Item* set = &items_[set_of(fingerprints[entry])];
+    Item* const set = set_of(fingerprints[entry]);
     Item* place = set;
-    for (size_t way = 0; way < kWays; ++way) {
-      if (set[way].fingerprint == fingerprints[entry]) {
-        place = &set[way];
+    for (Item* item = set; item != set + kWays; ++item) {
+      if (item->location.known() && item->fingerprint == fingerprints[entry]) {
+        place = item;
         break;
       }
-      if (set[way].until < place->until) place = &set[way];
+      const bool better = place->location.known() && (!item->location.known() || age(*item) > age(*place));
+      if (better) place = item;
     }
-    *place = {fingerprints[entry], locations[entry], until > now ? until : now};
+    *place = {fingerprints[entry], locations[entry], calls_};
   }
 }
 
@@ -43,9 +48,9 @@ void LocationCache::forget(const std::vector<Fingerprint>& fingerprints,
   const MutexLock lock(mutex_);
   if (items_.empty()) return;
   for (const uint32_t entry : entries) {
-    Item* set = &items_[set_of(fingerprints[entry])];
-    for (size_t way = 0; way < kWays; ++way)
-      if (set[way].fingerprint == fingerprints[entry]) set[way].until = Time{};
+    Item* const set = set_of(fingerprints[entry]);
+    for (Item* item = set; item != set + kWays; ++item)
+      if (item->fingerprint == fingerprints[entry]) item->location = ObjectLocation{};
   }
 }
 

@@ -1,13 +1,15 @@
-// Where objects were a moment ago: what lets a get that follows an exists go straight to the segments.
+// Where this client has found, put or pinned objects: what lets a call go straight to the owner, also while no
+// master answers.
 //
-// Bounded and set-associative: it never allocates after its first use, and a full set drops what would expire first. Thread-safe.
+// A hint and never an answer: the owner checks key, generation and digest, and what it does not have any more is
+// forgotten. Bounded and set-associative: it never allocates after its first use, and a full set drops what was
+// used longest ago. Thread-safe.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <vector>
 
-#include "base/deadline.hpp"
 #include "base/mutex.hpp"
 #include "protocol/keys.hpp"
 #include "protocol/wire.hpp"
@@ -25,29 +27,31 @@ struct ObjectLocation {
 
 class LocationCache {
  public:
-  using Time = Deadline::Clock::time_point;
-
   explicit LocationCache(size_t entries_max);
 
-  // locations[i] of fingerprints[i], for the given entries; an entry that is not cached or has expired is left alone.
-  void find(const std::vector<Fingerprint>& fingerprints, const std::vector<uint32_t>& entries, Time now,
-            std::vector<ObjectLocation>* locations) const;
+  // locations[i] of fingerprints[i], for the given entries; an entry that is not cached is left alone. Counts as a
+  // use.
+  void find(const std::vector<Fingerprint>& fingerprints, const std::vector<uint32_t>& entries,
+            std::vector<ObjectLocation>* locations);
   void store(const std::vector<Fingerprint>& fingerprints, const std::vector<uint32_t>& entries,
-             const std::vector<ObjectLocation>& locations, Time now, Time until);
+             const std::vector<ObjectLocation>& locations);
   void forget(const std::vector<Fingerprint>& fingerprints, const std::vector<uint32_t>& entries);
 
  private:
   static constexpr size_t kWays = 4;
   struct Item {
     Fingerprint fingerprint;
-    ObjectLocation location;
-    Time until{};
+    ObjectLocation location;  // unknown: the item is free
+    uint32_t used = 0;        // the call that used it last
   };
-  size_t set_of(const Fingerprint& f) const { return (f.hi % sets_) * kWays; }
+  Item* set_of(const Fingerprint& f) REQUIRES(mutex_) { return &items_[(f.hi % sets_) * kWays]; }
+  // How many calls ago; right over a wrap of the count.
+  uint32_t age(const Item& item) const REQUIRES(mutex_) { return calls_ - item.used; }
 
   const size_t sets_;
-  mutable Mutex mutex_;
+  Mutex mutex_;
   std::vector<Item> items_ GUARDED_BY(mutex_);
+  uint32_t calls_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kvstore

@@ -9,7 +9,7 @@ int NamespaceHandles::add(const std::string& identity, const std::string& name) 
   for (const auto& [handle, entry] : entries_)
     if (entry.identity == identity) return handle;
   if (entries_.size() == kNamespaceHandlesMax) return -1;
-  entries_.emplace(next_, Entry{identity, name, {}});
+  entries_.emplace(next_, Entry{identity, name, {}, {}});
   return next_++;
 }
 
@@ -20,7 +20,7 @@ bool NamespaceHandles::valid(int handle) const {
 
 void NamespaceHandles::restore(int handle, const std::string& identity, const std::string& name) {
   const MutexLock lock(mutex_);
-  entries_[handle] = Entry{identity, name, {}};
+  entries_[handle] = Entry{identity, name, {}, {}};
   next_ = std::max(next_, handle + 1);
 }
 
@@ -58,7 +58,10 @@ wire::Status NamespaceHandles::ensure_open(int handle, DirectoryClient& director
   const auto found = entries_.find(handle);
   if (found == entries_.end()) return wire::Status::kUnavailable;
   State& kept = found->second.state;
-  if (!kept.open || kept.epoch < fresh.epoch) kept = fresh;
+  if (!kept.open || kept.epoch < fresh.epoch) {
+    kept = fresh;
+    found->second.confirmed = Deadline::Clock::now();
+  }
   return wire::Status::kOk;
 }
 
@@ -66,6 +69,20 @@ void NamespaceHandles::mark_stale(int handle, const NamespaceId& ns) {
   const MutexLock lock(mutex_);
   const auto found = entries_.find(handle);
   if (found != entries_.end() && found->second.state.ns == ns) found->second.state.open = false;
+}
+
+bool NamespaceHandles::is_confirmed(int handle, const NamespaceId& ns) const {
+  const MutexLock lock(mutex_);
+  const auto found = entries_.find(handle);
+  return found != entries_.end() && found->second.state.ns == ns &&
+         Deadline::Clock::now() - found->second.confirmed < confirmed_;
+}
+
+void NamespaceHandles::confirm(int handle, const NamespaceId& ns) {
+  const MutexLock lock(mutex_);
+  const auto found = entries_.find(handle);
+  if (found != entries_.end() && found->second.state.ns == ns)
+    found->second.confirmed = Deadline::Clock::now();
 }
 
 wire::Status NamespaceHandles::bump(int handle, DirectoryClient& directory, const Deadline& deadline) {
@@ -87,6 +104,7 @@ wire::Status NamespaceHandles::bump_once(int handle, DirectoryClient& directory,
   if (found == entries_.end()) return wire::Status::kUnavailable;
   if (fresh.ns != namespace_id(found->second.identity, fresh.epoch)) return wire::Status::kInternal;
   found->second.state = fresh;
+  found->second.confirmed = Deadline::Clock::now();
   return wire::Status::kOk;
 }
 

@@ -15,6 +15,9 @@ constexpr size_t kNamespaceHandlesMax = 4096;
 
 class NamespaceHandles {
  public:
+  // `confirmed_ms`: how long the directory's word on a namespace is taken for good, where it can be asked again.
+  explicit NamespaceHandles(int64_t confirmed_ms) : confirmed_(std::chrono::milliseconds(confirmed_ms)) {}
+
   // The handle of an identity: the same one each time. -1 when there are kNamespaceHandlesMax.
   int add(const std::string& identity, const std::string& name);
   // Whether it was ever given out, also when it has been removed since.
@@ -36,6 +39,11 @@ class NamespaceHandles {
   // `ns` was answered with STALE_NAMESPACE: the next ensure_open() asks again. Nothing when another thread
   // did so already.
   void mark_stale(int handle, const NamespaceId& ns);
+  // Whether the directory has called `ns` current a short while ago. When it has not, whoever means to do without it asks:
+  // pages of a namespace that was cleared meanwhile are only left alone by segments that have heard of it.
+  bool is_confirmed(int handle, const NamespaceId& ns) const;
+  // The directory has just served a request in it.
+  void confirm(int handle, const NamespaceId& ns);
   // Asks for a newer epoch than the *current* one, also when somebody else bumped it since it was opened
   // here.
   wire::Status bump(int handle, DirectoryClient& directory, const Deadline& deadline);
@@ -47,7 +55,9 @@ class NamespaceHandles {
     std::string identity;
     std::string name;
     State state;
+    Deadline::Clock::time_point confirmed{};
   };
+  const Deadline::Clock::duration confirmed_;
   mutable Mutex mutex_;
   std::map<int, Entry> entries_ GUARDED_BY(mutex_);
   int next_ GUARDED_BY(mutex_) = 0;

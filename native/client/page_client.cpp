@@ -76,6 +76,7 @@ thread_local const PageClient::CallGuard* PageClient::CallGuard::innermost_ = nu
 
 PageClient::PageClient(std::vector<PeerAddress> masters, const PageClientOptions& options)
     : pid_(::getpid()),
+      namespaces_(options.namespace_confirmed_ms),
       cluster_(std::make_unique<Cluster>(std::move(masters), options, counters_, registered_, namespaces_)) {
   transport_refusals_ = cluster_->transports().refusals();
 }

@@ -5,12 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
+
 from kvstore_client import Client
+from kvstore_client.keys import string_key_hashes
+from kvstore_client.protocol import Op, Status
 from support import pages
 from support.processes import Cluster
+from support.raw_client import RawClient
 from support.verify import assert_all_readable
 from support.waiting import wait_until
+from support.wire import STRING_POOL, WHOLE_SHARD, KeyBlock, RemoveRequest, StatusesReply
 from support.workers import Worker, assert_unharmed
+
+PIN_MS = 100
 
 
 def test_a_killed_master_loses_nothing_that_was_acked_and_service_resumes_unattended(
@@ -50,6 +58,60 @@ def test_pages_that_a_client_has_pinned_are_read_while_the_master_is_dead(
     # Reads that have to be told the length, too.
     found = namespace.batch_get(worker.acked)
     assert [pages.fault(key, page or b"") for key, page in zip(worker.acked, found, strict=True)] == [""] * 32
+
+
+@pytest.mark.parametrize("same_host", [True, False])
+def test_hot_pages_are_read_on_for_as_long_as_the_only_master_is_dead_and_nothing_else_takes_time(
+    cluster: Cluster, connect: Callable[..., Client], same_host: bool
+) -> None:
+    segment = cluster.start_segment()
+    client = connect(same_host=same_host, deadline_ms=5000)
+    namespace = client.namespace("hot")
+    put_here, read_here = [f"put-{i}" for i in range(16)], [f"read-{i}" for i in range(16)]
+    values = {key: pages.content(key) for key in put_here + read_here}
+    assert all(namespace.batch_put(put_here, [values[key] for key in put_here]))
+    other = connect(same_host=same_host).namespace("hot")
+    assert all(other.batch_put(read_here, [values[key] for key in read_here]))
+    assert namespace.batch_get(read_here) == [values[key] for key in read_here]
+    hot = put_here + read_here
+    assert namespace.batch_exists(hot, pin_ms=PIN_MS) == [True] * len(hot)
+
+    cluster.master.kill()
+    slowest_s = 0.0
+    ends_at = time.monotonic() + 30 * PIN_MS / 1000  # no pin of before the kill holds any more
+    while time.monotonic() < ends_at:
+        memory = [bytearray(pages.PAGE_BYTES) for _ in hot]
+        assert namespace.batch_get_into(hot, memory) == [True] * len(hot)
+        assert [bytes(page) for page in memory] == [values[key] for key in hot]
+        assert namespace.batch_exists(hot, pin_ms=PIN_MS) == [True] * len(hot)
+        assert namespace.batch_exists(hot, pin_ms=0) == [True] * len(hot)
+        began = time.monotonic()
+        assert not namespace.put("new", b"a page that nobody has")
+        assert not namespace.exists("new", pin_ms=PIN_MS)
+        assert namespace.get("new") is None
+        slowest_s = max(slowest_s, time.monotonic() - began)
+    assert slowest_s < 1.0, (
+        "a put, an exists and a get that need a master fail long before their deadline of 5 s"
+    )
+    stats = client.stats()
+    assert stats["locations_without_directory"] > 0
+    assert any("master" in peer for peer in stats["troubles"])
+
+    gone = hot[0]
+    with RawClient(segment.wait_event("listening")["port"]) as raw:
+        keys = KeyBlock(
+            bytes.fromhex(namespace.namespace_id), STRING_POOL, (WHOLE_SHARD,), (string_key_hashes([gone]),)
+        )
+        prefix, fields, _ = raw.call(Op.REMOVE, RemoveRequest(keys, ack_committed=False).encode())
+        assert (prefix.status, StatusesReply.decode(fields).statuses) == (Status.OK, bytes([Status.OK]))
+    assert namespace.batch_exists(hot, pin_ms=PIN_MS) == [False] + [True] * (len(hot) - 1)
+    assert namespace.batch_exists(hot, pin_ms=0) == [False] + [True] * (len(hot) - 1)
+    assert not namespace.get_into(gone, bytearray(pages.PAGE_BYTES))
+
+    cluster.start_master()
+    wait_until(lambda: namespace.put("new", b"a page that nobody has"), "puts work again")
+    assert namespace.get("new") == b"a page that nobody has"
+    assert namespace.batch_exists(hot) == [False] + [True] * (len(hot) - 1)
 
 
 def test_a_hung_master_costs_no_call_more_than_its_deadline_and_is_used_again_when_it_goes_on(

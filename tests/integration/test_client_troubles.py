@@ -182,8 +182,10 @@ def test_the_line_when_it_is_over(tmp_path: Path, caplog: pytest.LogCaptureFixtu
             ask(client)
         (hung,) = lines(caplog)
         assert f"master {store.masters}: it does not answer in time" in hung
-        wait_until(lambda: notes.get("key") == b"value", "the store serves again")
-        wait_until(lambda: client.stats()["troubles"] == {}, "nothing is wrong any more")
+        wait_until(
+            lambda: notes.get("key") == b"value" and client.stats()["troubles"] == {},
+            "the store serves again, and nothing is wrong any more",
+        )
         (works,) = lines(caplog)[1:]
         assert works.startswith(f"kvstore: master {store.masters}: works again, after ")
 

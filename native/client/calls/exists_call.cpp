@@ -2,65 +2,170 @@
 
 #include <algorithm>
 
-#include "client/calls/replica_choice.hpp"
-
 namespace kvstore {
+namespace {
 
 using wire::Status;
 
+// With more segments than this most guesses would be wrong, and with more entries they would hold up the segments for
+// longer than a round trip takes.
+constexpr size_t kGuessSegmentsMax = 2;
+constexpr size_t kGuessEntriesMax = 1024;
+
+}  // namespace
+
+TransportBatch ExistsCall::pin_batch() const {
+  TransportBatch pin = batch(BatchKind::kPin);
+  pin.pin_ms = pin_ms_;
+  return pin;
+}
+
+std::vector<uint32_t> ExistsCall::not_ok(const std::vector<uint32_t>& entries) const {
+  std::vector<uint32_t> some;
+  for (const uint32_t entry : entries)
+    if (status(entry) != Status::kOk) some.push_back(entry);
+  return some;
+}
+
 ExistsCall::Attempt ExistsCall::ask_directory() {
+  std::vector<ObjectLocation> where(entries().size());
+  recall(entries(), &where);
+  const std::vector<uint32_t> recalled = located(entries(), where);
   std::vector<uint8_t> found;
-  const Status status = cluster().directory().exists(keys().ns, fingerprints(), deadline(), &found);
+  const Status status = cluster().directory().exists(keys().ns, fingerprints(),
+                                                     directory_deadline(entries(), recalled), &found);
   if (status == Status::kStaleNamespace) return Attempt::kStaleNamespace;
-  for (const uint32_t entry : entries())
-    set(entry, status != Status::kOk ? status : found[entry] != 0 ? Status::kOk : Status::kMiss);
-  return Attempt::kDone;
+  if (status == Status::kOk) {
+    confirm_namespace();
+    for (const uint32_t entry : entries()) set(entry, found[entry] != 0 ? Status::kOk : Status::kMiss);
+    return Attempt::kDone;
+  }
+  set(entries(), status);
+  cluster().counters().add(Counter::kLocationsUsed, recalled.size());
+  ReplicaChoice replicas(cluster(), entries().size());
+  const Attempt outcome = pin(recalled, &where, &replicas);
+  cluster().counters().add(Counter::kLocationsWithoutDirectory, recalled.size() - not_ok(recalled).size());
+  return outcome;
 }
 
 ExistsCall::Attempt ExistsCall::confirm_and_pin() {
   std::vector<ObjectLocation> where(entries().size());
-  const Status looked_up = cluster().locate(keys().ns, fingerprints(), entries(), deadline(), &where);
-  if (looked_up == Status::kStaleNamespace) return Attempt::kStaleNamespace;
-  if (looked_up != Status::kOk) {
-    set(entries(), looked_up);
-    return Attempt::kDone;
-  }
-  std::vector<uint32_t> pending;
-  for (const uint32_t entry : entries()) {
-    set(entry, where[entry].known() ? Status::kUnavailable : Status::kMiss);
-    if (where[entry].known()) pending.push_back(entry);
-  }
+  recall(entries(), &where);
+  const std::vector<uint32_t> recalled = located(entries(), where),
+                              unknown = located(entries(), where, false);
+  const std::vector<uint32_t> asked = entries_to_ask(unknown, recalled);
+  cluster().counters().add(Counter::kLocationsUsed, recalled.size());
   ReplicaChoice replicas(cluster(), entries().size());
-  TransportBatch pin = batch(BatchKind::kPin);
-  pin.pin_ms = pin_ms_;
+  Guesses guesses;
+  Status looked_up = pin_and_locate(recalled, unknown, asked, &where, &replicas, &guesses);
+  if (looked_up == Status::kStaleNamespace) return Attempt::kStaleNamespace;
+  std::vector<uint32_t> pending = take_answers(unknown, looked_up, guesses, &where);
+
+  if (std::vector<uint32_t> moved = not_ok(recalled); !moved.empty()) {
+    std::vector<uint32_t> missing;
+    for (const uint32_t entry : moved)
+      if (status(entry) == Status::kMiss) missing.push_back(entry);
+    forget(missing);
+    if (looked_up == Status::kOk) looked_up = locate(moved, deadline(), &where);
+    if (looked_up == Status::kStaleNamespace) return Attempt::kStaleNamespace;
+    if (looked_up == Status::kOk) {
+      for (const uint32_t entry : moved)
+        if (!where[entry].known()) set(entry, Status::kMiss);
+      const std::vector<uint32_t> elsewhere = located(moved, where);
+      pending.insert(pending.end(), elsewhere.begin(), elsewhere.end());
+      std::sort(pending.begin(), pending.end());
+    }
+  }
+  if (pin(pending, &where, &replicas) == Attempt::kStaleNamespace) return Attempt::kStaleNamespace;
+  if (looked_up != Status::kOk)
+    cluster().counters().add(Counter::kLocationsWithoutDirectory, recalled.size() - not_ok(recalled).size());
+  std::vector<uint32_t> confirmed;
+  for (const uint32_t entry : entries())
+    if (status(entry) == Status::kOk) confirmed.push_back(entry);
+  remember(confirmed, where);
+  return Attempt::kDone;
+}
+
+Status ExistsCall::pin_and_locate(const std::vector<uint32_t>& recalled, const std::vector<uint32_t>& unknown,
+                                  const std::vector<uint32_t>& asked, std::vector<ObjectLocation>* where,
+                                  ReplicaChoice* replicas, Guesses* guesses) {
+  SegmentGroups groups;
+  replicas->group(recalled, *where, &groups);  // what nobody can be asked for is looked up again afterwards
+  std::vector<Cluster::Part> parts = Cluster::parts_of(groups, pin_batch());
+  if (!unknown.empty() && unknown.size() <= kGuessEntriesMax && cluster().guesses().worth_it()) {
+    const auto peers = cluster().peers().all();
+    const auto usable = [](const auto& peer) { return peer.second->readable() && peer.second->usable(); };
+    const auto count = static_cast<size_t>(std::count_if(peers.begin(), peers.end(), usable));
+    for (const auto& peer : peers) {
+      if (count > kGuessSegmentsMax || !usable(peer)) continue;
+      std::vector<uint8_t>& answers = (*guesses)[peer.first];
+      answers.assign(entries().size(), static_cast<uint8_t>(Status::kUnavailable));
+      parts.push_back({peer.second, pin_batch()});
+      parts.back().batch.statuses = answers.data();
+      parts.back().batch.entries = unknown;
+    }
+  }
+  Status looked_up = Status::kOk;
+  std::vector<ObjectLocation> answer(entries().size());
+  const auto look_up = [&] {
+    looked_up = Status::kInternal;  // unless it gets to its end
+    looked_up = locate(asked, directory_deadline(unknown, recalled), &answer);
+  };
+  if (asked.empty())
+    cluster().submit(parts, deadline());
+  else
+    cluster().submit_beside(parts, deadline(), look_up);
+  for (const uint32_t entry : unknown) (*where)[entry] = answer[entry];
+  return looked_up;
+}
+
+std::vector<uint32_t> ExistsCall::take_answers(const std::vector<uint32_t>& unknown, Status looked_up,
+                                               const Guesses& guesses, std::vector<ObjectLocation>* where) {
+  std::vector<uint32_t> pending;
+  size_t found = 0, guessed = 0;
+  for (const uint32_t entry : unknown) {
+    ObjectLocation& holders = (*where)[entry];
+    set(entry, looked_up == Status::kOk ? Status::kMiss : looked_up);
+    if (looked_up != Status::kOk || !holders.known()) continue;
+    ++found;
+    set(entry, Status::kUnavailable);
+    for (const uint32_t segment : holders.segments) {
+      const auto answers = guesses.find(segment);
+      if (answers == guesses.end() || answers->second[entry] != static_cast<uint8_t>(Status::kOk)) continue;
+      set(entry, Status::kOk);
+      if (holders.segments[0] != segment) std::swap(holders.segments[0], holders.segments[1]);
+      break;
+    }
+    if (status(entry) == Status::kOk)
+      ++guessed;
+    else
+      pending.push_back(entry);
+  }
+  cluster().counters().add(Counter::kExistsGuessed, guessed);
+  if (looked_up == Status::kOk && !unknown.empty()) cluster().guesses().learn(found, unknown.size());
+  return pending;
+}
+
+ExistsCall::Attempt ExistsCall::pin(std::vector<uint32_t> pending, std::vector<ObjectLocation>* where,
+                                    ReplicaChoice* replicas) {
   while (!pending.empty() && !deadline().expired()) {
     SegmentGroups groups;
-    replicas.group(pending, where, &groups);  // what has no holder left keeps its last answer
+    replicas->group(pending, *where, &groups);  // what has no holder left keeps its last answer
     if (groups.empty()) break;
-    cluster().submit(groups, pin, deadline());
+    cluster().submit(groups, pin_batch(), deadline());
     pending.clear();
     for (const auto& [segment, group] : groups)
       for (const uint32_t entry : group.entries) {
-        if (status(entry) != Status::kOk) {
+        ObjectLocation& holders = (*where)[entry];
+        if (status(entry) != Status::kOk)
           pending.push_back(entry);
-        } else if (where[entry].segments[0] != segment) {
-          std::swap(where[entry].segments[0], where[entry].segments[1]);  // a get goes to where the pin is
-        }
+        else if (holders.segments[0] != segment)
+          std::swap(holders.segments[0], holders.segments[1]);  // a get goes to where the pin is
       }
     if (any_stale(pending)) return Attempt::kStaleNamespace;
     std::sort(pending.begin(), pending.end());
   }
-  remember(where);
   return Attempt::kDone;
-}
-
-void ExistsCall::remember(const std::vector<ObjectLocation>& where) {
-  std::vector<uint32_t> confirmed, gone;
-  for (const uint32_t entry : entries()) (status(entry) == Status::kOk ? confirmed : gone).push_back(entry);
-  const auto now = Deadline::Clock::now();
-  const auto ttl = std::chrono::milliseconds(std::min<int64_t>(pin_ms_, kLocationTtlMs));
-  cluster().locations().store(fingerprints(), confirmed, where, now, now + ttl);
-  cluster().locations().forget(fingerprints(), gone);
 }
 
 }  // namespace kvstore

@@ -8,13 +8,13 @@ using wire::Status;
 
 FetchLengthsCall::Attempt FetchLengthsCall::attempt() {
   std::fill(lengths_.begin(), lengths_.end(), 0);
-  std::vector<ObjectLocation> where(entries().size());
-  const Status looked_up = cluster().locate(keys().ns, fingerprints(), entries(), deadline(), &where);
+  // Lengths are the directory's to tell, since an object may have been replaced; without it, those of the last time.
+  std::vector<ObjectLocation> where(entries().size()), answer(entries().size());
+  recall(entries(), &where);
+  const Status looked_up =
+      locate(entries(), directory_deadline(entries(), located(entries(), where)), &answer);
   if (looked_up == Status::kStaleNamespace) return Attempt::kStaleNamespace;
-  // Lengths are the directory's to tell, since an object may have been replaced; without it, what was there a
-  // moment ago.
-  if (looked_up != Status::kOk)
-    cluster().locations().find(fingerprints(), entries(), Deadline::Clock::now(), &where);
+  if (looked_up == Status::kOk) where = std::move(answer);
   uint64_t total_bytes = 0;
   for (const uint32_t entry : entries()) {
     set(entry, looked_up == Status::kOk ? Status::kMiss : looked_up);

@@ -12,30 +12,41 @@ using wire::Status;
 // How long a report of a bad digest may take: it must not cost the caller what is left of the deadline.
 constexpr int64_t kSuspectMs = 50;
 
-std::vector<uint32_t> known(const std::vector<uint32_t>& entries, const std::vector<ObjectLocation>& where,
-                            bool wanted = true) {
-  std::vector<uint32_t> some;
-  for (const uint32_t entry : entries)
-    if (where[entry].known() == wanted) some.push_back(entry);
-  return some;
-}
-
 }  // namespace
 
 GetCall::Attempt GetCall::attempt() {
   std::vector<ObjectLocation> where(keys().entry_count());
-  cluster().locations().find(fingerprints(), entries(), Deadline::Clock::now(), &where);
-  if (const std::vector<uint32_t> unknown = known(entries(), where, false); !unknown.empty()) {
-    const Status looked_up = cluster().locate(keys().ns, fingerprints(), unknown, deadline(), &where);
+  recall(entries(), &where);
+  const std::vector<uint32_t> recalled = located(entries(), where),
+                              unknown = located(entries(), where, false);
+  cluster().counters().add(Counter::kLocationsUsed, recalled.size());
+  Status looked_up = Status::kOk;
+  if (const std::vector<uint32_t> asked = entries_to_ask(unknown, recalled); !asked.empty()) {
+    std::vector<ObjectLocation> answer(keys().entry_count());
+    looked_up = locate(asked, directory_deadline(unknown, recalled), &answer);
     if (looked_up == Status::kStaleNamespace) return Attempt::kStaleNamespace;
     set(unknown, looked_up == Status::kOk ? Status::kMiss : looked_up);
+    for (const uint32_t entry : unknown) where[entry] = answer[entry];
   }
-  std::vector<uint32_t> pending = known(entries(), where);
-  set(pending, Status::kUnavailable);
+  const std::vector<uint32_t> wanted = located(entries(), where);
+  set(wanted, Status::kUnavailable);
   std::vector<Suspect> suspects;
-  if (get(std::move(pending), &where, &suspects) == Attempt::kStaleNamespace) return Attempt::kStaleNamespace;
+  if (get(wanted, &where, &suspects) == Attempt::kStaleNamespace) return Attempt::kStaleNamespace;
+  learn(recalled, wanted, where, looked_up);
   if (!suspects.empty()) report(suspects);
   return Attempt::kDone;
+}
+
+void GetCall::learn(const std::vector<uint32_t>& recalled, const std::vector<uint32_t>& wanted,
+                    const std::vector<ObjectLocation>& where, Status looked_up) {
+  std::vector<uint32_t> got;
+  for (const uint32_t entry : wanted)
+    if (status(entry) == Status::kOk) got.push_back(entry);
+  remember(got, where);
+  if (looked_up == Status::kOk) return;
+  const auto without = std::count_if(recalled.begin(), recalled.end(),
+                                     [&](uint32_t entry) { return status(entry) == Status::kOk; });
+  cluster().counters().add(Counter::kLocationsWithoutDirectory, static_cast<uint64_t>(without));
 }
 
 GetCall::Attempt GetCall::get(std::vector<uint32_t> pending, std::vector<ObjectLocation>* where,
@@ -56,18 +67,22 @@ GetCall::Attempt GetCall::get(std::vector<uint32_t> pending, std::vector<ObjectL
       // Every holder we knew of has failed: the directory may know better by now, and is asked once.
       if (asked_again) break;
       asked_again = true;
-      cluster().locations().forget(fingerprints(), stuck);
-      const Status looked_up = cluster().locate(keys().ns, fingerprints(), stuck, deadline(), where);
+      forget_missing(stuck);
+      const Status looked_up = locate(stuck, deadline(), where);
       if (looked_up == Status::kStaleNamespace) return Attempt::kStaleNamespace;
       if (looked_up != Status::kOk) break;
-      pending = known(stuck, *where);
+      pending = located(stuck, *where);
       continue;
     }
     cluster().submit(groups, get, deadline());
     pending = std::move(stuck);
     for (const auto& [segment, group] : groups)
       for (const uint32_t entry : group.entries) {
-        if (status(entry) == Status::kOk) continue;
+        if (status(entry) == Status::kOk) {
+          if ((*where)[entry].segments[0] != segment)  // remembered is who had it
+            std::swap((*where)[entry].segments[0], (*where)[entry].segments[1]);
+          continue;
+        }
         if (status(entry) == Status::kDigestMismatch) suspects->push_back({segment, entry});
         pending.push_back(entry);
       }
@@ -75,6 +90,13 @@ GetCall::Attempt GetCall::get(std::vector<uint32_t> pending, std::vector<ObjectL
     if (any_stale(pending)) return Attempt::kStaleNamespace;
   }
   return Attempt::kDone;
+}
+
+void GetCall::forget_missing(const std::vector<uint32_t>& entries) {
+  std::vector<uint32_t> missing;
+  for (const uint32_t entry : entries)
+    if (status(entry) == Status::kMiss) missing.push_back(entry);
+  forget(missing);
 }
 
 void GetCall::report(const std::vector<Suspect>& suspects) {

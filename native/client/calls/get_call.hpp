@@ -1,6 +1,6 @@
 // get: bytes into the caller's memory, from whichever replica has them.
 //
-//   a location remembered from an exists   -> straight to the segment, no master asked
+//   a location that this client knows      -> straight to the segment, no master asked
 //   no location                            -> asked of the directory
 //   MISS, UNAVAILABLE, TIMEOUT, bad bytes  -> the other replica
 //   every known replica failed             -> the directory once more (the page may have moved)
@@ -33,6 +33,10 @@ class GetCall : public PageCall {
   Attempt get(std::vector<uint32_t> pending, std::vector<ObjectLocation>* where,
               std::vector<Suspect>* suspects);
   void report(const std::vector<Suspect>& suspects);
+  // Keeps the locations of what was got, and counts what was without a master.
+  void learn(const std::vector<uint32_t>& recalled, const std::vector<uint32_t>& wanted,
+             const std::vector<ObjectLocation>& where, wire::Status looked_up);
+  void forget_missing(const std::vector<uint32_t>& entries);
 
   const Pieces& memory_;
 };

@@ -7,8 +7,17 @@ namespace kvstore {
 
 using wire::Status;
 
+namespace {
+
+// What a look at the directory may take away from a call that could do without: a master that needs longer is as good
+// as none, and its breaker opens by then.
+constexpr int64_t kCheckMs = 100;
+
+}  // namespace
+
 void PageCall::run(int handle) {
   if (entries_.empty()) return;
+  handle_ = handle;
   for (int attempts = 0; attempts < 2; ++attempts) {
     const Status opened =
         cluster_.namespaces().ensure_open(handle, cluster_.directory(), deadline_, &keys_.ns);
@@ -31,12 +40,54 @@ bool PageCall::any_stale(const std::vector<uint32_t>& entries) const {
                      [&](uint32_t entry) { return status(entry) == Status::kStaleNamespace; });
 }
 
+void PageCall::recall(const std::vector<uint32_t>& entries, std::vector<ObjectLocation>* where) {
+  cluster_.locations().find(fingerprints_, entries, where);
+}
+
+void PageCall::remember(const std::vector<uint32_t>& entries, const std::vector<ObjectLocation>& where) {
+  cluster_.locations().store(fingerprints_, entries, where);
+}
+
+void PageCall::forget(const std::vector<uint32_t>& entries) {
+  if (entries.empty()) return;
+  cluster_.locations().forget(fingerprints_, entries);
+  cluster_.counters().add(Counter::kLocationsStale, entries.size());
+}
+
+Status PageCall::locate(const std::vector<uint32_t>& entries, const Deadline& deadline,
+                        std::vector<ObjectLocation>* where) {
+  const Status status = cluster_.locate(keys_.ns, fingerprints_, entries, deadline, where);
+  if (status == Status::kOk) confirm_namespace();
+  return status;
+}
+
+std::vector<uint32_t> PageCall::entries_to_ask(const std::vector<uint32_t>& unknown,
+                                               const std::vector<uint32_t>& recalled) const {
+  if (!unknown.empty() || recalled.empty() || cluster_.namespaces().is_confirmed(handle_, keys_.ns))
+    return unknown;
+  return {recalled.front()};
+}
+
+Deadline PageCall::directory_deadline(const std::vector<uint32_t>& unknown,
+                                      const std::vector<uint32_t>& recalled) const {
+  if (recalled.empty()) return deadline_;
+  return deadline_.within_ms(unknown.empty() ? kCheckMs : std::max(deadline_.left_ms() / 2, kCheckMs));
+}
+
 TransportBatch PageCall::batch(BatchKind kind) const {
   TransportBatch batch;
   batch.kind = kind;
   batch.keys = &keys_;
   batch.statuses = statuses_;
   return batch;
+}
+
+std::vector<uint32_t> located(const std::vector<uint32_t>& entries, const std::vector<ObjectLocation>& where,
+                              bool wanted) {
+  std::vector<uint32_t> some;
+  for (const uint32_t entry : entries)
+    if (where[entry].known() == wanted) some.push_back(entry);
+  return some;
 }
 
 std::vector<uint32_t> all_entries(const KeyBlock& keys) {

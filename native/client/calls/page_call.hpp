@@ -53,6 +53,24 @@ class PageCall {
   }
   bool any_stale(const std::vector<uint32_t>& entries) const;
 
+  // Where this client knows each entry to be; those it does not know keep their place in *where.
+  void recall(const std::vector<uint32_t>& entries, std::vector<ObjectLocation>* where);
+  void remember(const std::vector<uint32_t>& entries, const std::vector<ObjectLocation>& where);
+  // Of the entries recalled, those that were not there.
+  void forget(const std::vector<uint32_t>& entries);
+  // Asks the directory.
+  wire::Status locate(const std::vector<uint32_t>& entries, const Deadline& deadline,
+                      std::vector<ObjectLocation>* where);
+  // What a call that can do without the directory asks it all the same now and then: `entries` is what it asks for
+  // anyway, `recalled` what it knows. Asking for any entry shows whether the namespace is current, and the map.
+  std::vector<uint32_t> entries_to_ask(const std::vector<uint32_t>& unknown,
+                                       const std::vector<uint32_t>& recalled) const;
+  // The part of the deadline that the directory may take where the answers for other entries don't depend on it.
+  Deadline directory_deadline(const std::vector<uint32_t>& unknown,
+                              const std::vector<uint32_t>& recalled) const;
+  // The directory has answered in this call's namespace.
+  void confirm_namespace() { cluster_.namespaces().confirm(handle_, keys_.ns); }
+
   // A batch that writes this call's statuses.
   TransportBatch batch(BatchKind kind) const;
 
@@ -63,7 +81,12 @@ class PageCall {
   const Deadline deadline_;
   uint8_t* const statuses_;
   std::vector<Fingerprint> fingerprints_;
+  int handle_ = -1;
 };
+
+// The entries of which a location is known, or not.
+std::vector<uint32_t> located(const std::vector<uint32_t>& entries, const std::vector<ObjectLocation>& where,
+                              bool wanted = true);
 
 std::vector<uint32_t> all_entries(const KeyBlock& keys);
 // All entries but those whose memory can't be used: each of these has its own answer at once.

@@ -57,7 +57,21 @@ PutCall::Attempt PutCall::attempt() {
     if (send(&pending) == Attempt::kStaleNamespace) return Attempt::kStaleNamespace;
   }
   check_own_evictions();
+  if (options_.ack_committed) remember_stored();
   return Attempt::kDone;
+}
+
+void PutCall::remember_stored() {
+  std::vector<ObjectLocation> where(keys().entry_count());
+  std::vector<uint32_t> stored;
+  for (const SegmentGroup& group : stored_)
+    for (const uint32_t entry : group.entries) {
+      if (status(entry) != Status::kOk) continue;  // it has evicted this one itself
+      where[entry].segments[0] = group.peer->record().index;
+      where[entry].length = static_cast<uint32_t>(memory_.entry_bytes(entry));
+      stored.push_back(entry);
+    }
+  remember(stored, where);
 }
 
 PutCall::Attempt PutCall::send(std::vector<uint32_t>* pending) {
@@ -65,6 +79,7 @@ PutCall::Attempt PutCall::send(std::vector<uint32_t>* pending) {
   const Status placed =
       place(cluster(), keys().ns, fingerprints(), *pending, memory_, failed_, deadline(), &placement);
   if (placed == Status::kStaleNamespace) return Attempt::kStaleNamespace;
+  if (placed == Status::kOk) confirm_namespace();
   if (placed != Status::kOk) set(*pending, placed);
   pending->clear();
   for (const auto& [entry, answer] : placement.answered) set(entry, answer);

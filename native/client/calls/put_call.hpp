@@ -36,6 +36,8 @@ class PutCall : public PageCall {
   // Moves to `pending` what was stored at segments that are no more.
   void take_back_lost(std::vector<uint32_t>* pending);
   void check_own_evictions();
+  // Where what is durable now lies.
+  void remember_stored();
 
   const Pieces& memory_;
   const PutOptions options_;

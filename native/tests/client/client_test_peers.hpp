@@ -169,6 +169,8 @@ class TestDirectory {
     }
   }
   int requests(wire::Op op) const { return requests_[static_cast<size_t>(op)]; }
+  // Takes requests and answers none.
+  void hang() { hung_ = true; }
 
   // Adds or replaces the segment of this index.
   void set_segment(const SegmentRecord& segment) {
@@ -183,6 +185,7 @@ class TestDirectory {
     Request request;
     while (read_request(fd, &request)) {
       ++requests_[request.header.op];
+      if (hung_) continue;
       wire::Writer fields;
       wire::Status status = wire::Status::kOk;
       uint64_t epoch = 0;
@@ -253,6 +256,7 @@ class TestDirectory {
   std::map<std::string, uint32_t> epochs_;
   uint64_t map_epoch_ = 1;
   std::atomic<int> requests_[256]{};
+  std::atomic<bool> hung_{false};
   FrameServer server_;
 };
 
@@ -283,14 +287,18 @@ class TestSegment {
   }
   ~TestSegment() {
     server_->stop();
-    stopping_ = true;
-    pump_.join();
+    detach();
     store_->close();
   }
   SegmentRecord record() const { return record_; }
   SegmentStore& store() { return *store_; }
   DataServer& server() { return *server_; }
   void hold_commits(bool hold) { held_ = hold; }
+  // Before the directory goes away.
+  void detach() {
+    stopping_ = true;
+    if (pump_.joinable()) pump_.join();
+  }
 
  private:
   void pump() {

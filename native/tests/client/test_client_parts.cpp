@@ -15,40 +15,56 @@
 
 using namespace kvstore;
 
-TEST(a_location_is_found_until_it_expires_or_is_forgotten) {
+TEST(a_location_is_found_until_it_is_forgotten) {
   LocationCache cache(64);
-  const LocationCache::Time now{std::chrono::hours(1)};
   const std::vector<Fingerprint> fps = {{1, 2}, {3, 4}, {5, 6}};
   std::vector<ObjectLocation> where(3);
   where[0].segments = {7, wire::kNoSegment};
   where[2].segments = {8, 9};
-  cache.store(fps, {0, 2}, where, now, now + std::chrono::seconds(1));
-  const auto find = [&](LocationCache::Time t) {
+  cache.store(fps, {0, 2}, where);
+  const auto find = [&] {
     std::vector<ObjectLocation> found(3);
-    cache.find(fps, {0, 1, 2}, t, &found);
+    cache.find(fps, {0, 1, 2}, &found);
     return found;
   };
-  CHECK(find(now)[0].segments[0] == 7u);
-  CHECK(!find(now)[1].known());
-  CHECK(find(now)[2].segments[1] == 9u);
-  CHECK(!find(now + std::chrono::seconds(1))[0].known());
+  CHECK(find()[0].segments[0] == 7u);
+  CHECK(!find()[1].known());
+  CHECK(find()[2].segments[1] == 9u);
   cache.forget(fps, {2});
-  CHECK(find(now)[0].known());
-  CHECK(!find(now)[2].known());
+  CHECK(find()[0].known());
+  CHECK(!find()[2].known());
+  where[2].segments = {3, wire::kNoSegment};
+  cache.store(fps, {2}, where);
+  cache.store(fps, {2}, where);  // no second item for it
+  CHECK(find()[2].segments[0] == 3u);
+  cache.forget(fps, {2});
+  CHECK(!find()[2].known());
 }
 
-TEST(the_location_cache_stays_within_its_bound_and_keeps_what_expires_last) {
+TEST(the_location_cache_stays_within_its_bound_and_drops_what_was_used_longest_ago) {
   LocationCache cache(4);  // one set
-  const LocationCache::Time now{std::chrono::hours(1)};
   std::vector<Fingerprint> fps;
-  for (uint64_t i = 0; i < 10; ++i) fps.push_back({i + 1, i});
-  std::vector<ObjectLocation> where(10);
+  for (uint64_t i = 0; i < 6; ++i) fps.push_back({i + 1, i});
+  std::vector<ObjectLocation> where(6), found(6);
   for (auto& w : where) w.segments[0] = 1;
-  for (uint32_t i = 0; i < 10; ++i)
-    cache.store(fps, {i}, where, now, now + std::chrono::milliseconds(100 + i));
-  std::vector<ObjectLocation> found(10);
-  cache.find(fps, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, now, &found);
-  for (uint32_t i = 0; i < 10; ++i) CHECK_EQ(found[i].known(), i >= 6);
+  for (uint32_t i = 0; i < 4; ++i) cache.store(fps, {i}, where);
+  cache.find(fps, {0}, &found);  // a use
+  cache.store(fps, {4}, where);
+  cache.store(fps, {5}, where);
+  found.assign(6, {});
+  cache.find(fps, {0, 1, 2, 3, 4, 5}, &found);
+  CHECK(found[0].known() && !found[1].known() && !found[2].known() && found[3].known());
+  CHECK(found[4].known() && found[5].known());
+}
+
+TEST(a_location_cache_of_no_entries_keeps_nothing) {
+  LocationCache cache(0);
+  const std::vector<Fingerprint> fps = {{1, 2}};
+  std::vector<ObjectLocation> where(1), found(1);
+  where[0].segments[0] = 1;
+  cache.store(fps, {0}, where);
+  cache.find(fps, {0}, &found);
+  CHECK(!found[0].known());
 }
 
 TEST(registered_ranges_never_overlap_and_registering_again_is_nothing) {
