@@ -7,13 +7,21 @@ from typing import Any
 
 def crc32c(data: Buffer) -> int: ...
 def crc32c_implementation() -> str:
-    """'sse4.2', 'armv8' or 'table': what the running CPU got."""
+    """'vpclmulqdq', 'sse4.2', 'armv8' or 'table': what the running CPU got."""
 
 def string_hashes(texts: list[str]) -> bytes:
     """32-byte page hashes of string keys, concatenated. ValueError over 256 bytes of UTF-8."""
 
 def hex_hashes(keys: list[str]) -> bytes:
     """The page hashes of 64-digit hex keys, concatenated; a key of any other form is hashed as a string key."""
+
+def page_hashes(keys: Sequence[str | Buffer]) -> bytes:
+    """The hashes that page keys are, concatenated: 64 hex digits or 32 raw bytes each. TypeError or ValueError for
+    anything else."""
+
+def key_truths(statuses: bytes, done: bytes, shard_count: int) -> list[bool]:
+    """One bool a key: whether all of its entries have a status that `done`, 256 flags, calls done. A key whose statuses
+    are cut short is left out."""
 
 def fingerprints(ns: bytes, pool: int, shards: bytes, hashes: bytes) -> bytes:
     """16 bytes an entry, key-major (docs/protocol.md section 3)."""
@@ -335,6 +343,9 @@ class Pieces:
     @staticmethod
     def from_pointers(pointers: Buffer, sizes: Buffer, pieces_per_entry: int) -> Pieces:
         """pointers: uint64, sizes: uint64, both entry-major with pieces_per_entry items an entry."""
+    @staticmethod
+    def from_tuples(values: Sequence[object]) -> Pieces | None:
+        """One (address, size_bytes) an entry; None where any of them is something else, or what no object can be."""
     @property
     def entry_count(self) -> int: ...
     @property

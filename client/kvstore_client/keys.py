@@ -60,13 +60,4 @@ def page_key_hashes(keys: Sequence[str | bytes]) -> bytes:
     ValueError or TypeError for any other form: a page key that is silently hashed as text would be written
     where no page reader looks.
     """
-    if all(isinstance(key, str) for key in keys):
-        texts: list[str] = list(keys)  # type: ignore[arg-type]
-        if any(len(key) != 2 * HASH_BYTES for key in texts):
-            raise ValueError(f"a page key has {2 * HASH_BYTES} hex digits")
-        bytes.fromhex("".join(texts))  # refuses what is not hex
-        return _native.hex_hashes(texts)
-    parts = [bytes.fromhex(key) if isinstance(key, str) else bytes(key) for key in keys]
-    if any(len(part) != HASH_BYTES for part in parts):
-        raise ValueError(f"a page key has {HASH_BYTES} bytes or {2 * HASH_BYTES} hex digits")
-    return b"".join(parts)
+    return _native.page_hashes(keys)

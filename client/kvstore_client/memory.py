@@ -53,6 +53,10 @@ class BorrowedMemory:
 
     def __init__(self, values: Sequence[Any], *, writable: bool) -> None:
         self._held: list[_PyBuffer] = []
+        plain = Pieces.from_tuples(values)
+        if plain is not None:
+            self.pieces = plain
+            return
         addresses, sizes = array("Q"), array("Q")
         try:
             for value in values:

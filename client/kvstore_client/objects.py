@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kvstore_client import _native
 from kvstore_client import keys as keymod
 from kvstore_client._native import PageClient, Pieces
 from kvstore_client.config import clamp_deadline_ms
@@ -362,7 +363,7 @@ def key_truths(statuses: bytes, done: bytes, shard_count: int) -> list[bool]:
     """One bool a key: whether all of its entries have a status that `done` (DONE_FOUND or DONE_STORED)
     calls done.
     """
-    return [flag == 1 for flag in key_flags(statuses, done, shard_count)]
+    return _native.key_truths(statuses, done, shard_count)
 
 
 def key_flags(statuses: bytes, done: bytes, shard_count: int) -> bytes:

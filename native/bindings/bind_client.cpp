@@ -88,6 +88,31 @@ Pieces from_pointers(nb::handle pointers, nb::handle sizes, size_t pieces_per_en
                                pieces_per_entry);
 }
 
+// The pieces of a list of (address, size_bytes); None where any value is something else, or what no object can be.
+nb::object from_tuples(const nb::object& values) {
+  const nb::object items = nb::steal(PySequence_Fast(values.ptr(), "values come in a sequence"));
+  if (!items.is_valid()) throw nb::python_error();
+  const auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
+  PyObject** const item = PySequence_Fast_ITEMS(items.ptr());
+  std::vector<uint64_t> numbers[2];
+  for (auto& column : numbers) column.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    if (!PyTuple_CheckExact(item[i]) || PyTuple_GET_SIZE(item[i]) != 2) return nb::none();
+    for (Py_ssize_t column = 0; column < 2; ++column) {
+      PyObject* const number = PyTuple_GET_ITEM(item[i], column);
+      if (!PyLong_CheckExact(number)) return nb::none();
+      const unsigned long long value = PyLong_AsUnsignedLongLong(number);
+      if (value == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr) {
+        PyErr_Clear();
+        return nb::none();
+      }
+      if (value == 0 || (column == 1 && value > wire::kObjectBytesMax)) return nb::none();
+      numbers[column].push_back(value);
+    }
+  }
+  return nb::cast(Pieces::from_pointers(std::move(numbers[0]), std::move(numbers[1]), 1));
+}
+
 // ---- PageClient ----
 
 KeyBlock call_keys(const PageClient& client, int handle, uint16_t pool, const nb::bytes& shards,
@@ -330,6 +355,7 @@ void bind_client(nb::module_& m) {
       .def_static("affine", &affine, nb::arg("plan"), nb::arg("indices"))
       .def_static("from_pointers", &from_pointers, nb::arg("pointers"), nb::arg("sizes"),
                   nb::arg("pieces_per_entry"))
+      .def_static("from_tuples", &from_tuples, nb::arg("values"))
       .def_prop_ro("entry_count", &Pieces::entry_count)
       .def_prop_ro("total_bytes", &Pieces::total_bytes);
 

@@ -35,10 +35,18 @@ uint32_t crc32c_of(nb::handle data) {
   return crc32c(0, view.data(), view.size());
 }
 
+// Bytes of n hashes, and where to write them.
+nb::bytes fresh_hashes(size_t n, uint8_t** out) {
+  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(n * kHashBytes));
+  if (bytes == nullptr) throw nb::python_error();
+  *out = reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(bytes));
+  return nb::steal<nb::bytes>(bytes);
+}
+
 template <typename Hash>
 nb::bytes hash_all(const nb::list& keys, Hash&& hash) {
-  std::string out;
-  out.reserve(keys.size() * kHashBytes);
+  uint8_t* out = nullptr;
+  nb::bytes hashes = fresh_hashes(keys.size(), &out);
   for (nb::handle item : keys) {
     Py_ssize_t n = 0;
     const char* text = PyUnicode_AsUTF8AndSize(item.ptr(), &n);
@@ -48,9 +56,53 @@ nb::bytes hash_all(const nb::list& keys, Hash&& hash) {
                              std::to_string(wire::kTextBytesMax))
                                 .c_str());
     const PageHash h = hash(std::string_view(text, static_cast<size_t>(n)));
-    out.append(reinterpret_cast<const char*>(h.data()), h.size());
+    std::memcpy(out, h.data(), h.size());
+    out += h.size();
   }
-  return nb::bytes(out.data(), out.size());
+  return hashes;
+}
+
+[[noreturn]] void not_a_page_key() { throw nb::value_error("a page key has 32 bytes or 64 hex digits"); }
+
+// One pass over a list of any length: a call with thousands of keys is made of little else.
+nb::bytes page_hashes(const nb::object& keys) {
+  const nb::object items = nb::steal(PySequence_Fast(keys.ptr(), "page keys come in a sequence"));
+  if (!items.is_valid()) throw nb::python_error();
+  const auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
+  PyObject** const item = PySequence_Fast_ITEMS(items.ptr());
+  uint8_t* out = nullptr;
+  nb::bytes hashes = fresh_hashes(count, &out);
+  for (size_t i = 0; i < count; ++i, out += kHashBytes) {
+    if (PyUnicode_Check(item[i])) {
+      Py_ssize_t n = 0;
+      const char* text = PyUnicode_AsUTF8AndSize(item[i], &n);
+      if (text == nullptr) throw nb::python_error();
+      if (!read_hex_hash({text, static_cast<size_t>(n)}, out)) not_a_page_key();
+    } else {
+      const BufferView view(item[i]);
+      if (view.size() != kHashBytes) not_a_page_key();
+      std::memcpy(out, view.data(), kHashBytes);
+    }
+  }
+  return hashes;
+}
+
+// One truth a key: whether all of its statuses are among those that `done` (a flag for each) calls done.
+nb::list key_truths(const nb::bytes& statuses, const nb::bytes& done, size_t shard_count) {
+  if (done.size() != 256 || shard_count == 0) throw nb::value_error("256 flags, and at least one shard");
+  const auto* status = static_cast<const uint8_t*>(statuses.data());
+  const auto* flags = static_cast<const uint8_t*>(done.data());
+  const size_t keys = statuses.size() / shard_count;
+  const nb::object truths = nb::steal(PyList_New(static_cast<Py_ssize_t>(keys)));
+  if (!truths.is_valid()) throw nb::python_error();
+  for (size_t key = 0; key < keys; ++key) {
+    bool all = true;
+    for (size_t shard = 0; shard < shard_count; ++shard) all &= flags[*status++] != 0;
+    PyObject* const truth = all ? Py_True : Py_False;
+    Py_INCREF(truth);
+    PyList_SET_ITEM(truths.ptr(), static_cast<Py_ssize_t>(key), truth);
+  }
+  return nb::borrow<nb::list>(truths);
 }
 
 nb::bytes fingerprints_of(nb::bytes ns, uint16_t pool, nb::bytes shards, nb::bytes hashes) {
@@ -84,6 +136,8 @@ void bind_keys(nb::module_& m) {
   m.def(
       "string_hashes", [](const nb::list& texts) { return hash_all(texts, string_hash); }, nb::arg("texts"));
   m.def("hex_hashes", [](const nb::list& keys) { return hash_all(keys, page_hash); }, nb::arg("keys"));
+  m.def("page_hashes", &page_hashes, nb::arg("keys"));
+  m.def("key_truths", &key_truths, nb::arg("statuses"), nb::arg("done"), nb::arg("shard_count"));
   m.def("fingerprints", &fingerprints_of, nb::arg("ns"), nb::arg("pool"), nb::arg("shards"),
         nb::arg("hashes"));
   m.def("namespace_id", &namespace_id_of, nb::arg("identity"), nb::arg("epoch"));

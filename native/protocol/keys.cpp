@@ -1,5 +1,7 @@
 #include "protocol/keys.hpp"
 
+#include <array>
+
 #include "base/sha256.hpp"
 
 namespace kvstore {
@@ -15,12 +17,18 @@ constexpr std::string_view kFingerprintDomain{"kvstore/fingerprint/v2\0", 23};
 constexpr std::string_view kStringDomain{"kvstore/string/v1\0", 18};
 constexpr std::string_view kNamespaceDomain{"kvstore/namespace/v2\0", 21};
 
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
+// The value of each hex digit; negative for everything else.
+constexpr std::array<int8_t, 256> hex_digits() {
+  std::array<int8_t, 256> values{};
+  for (int8_t& value : values) value = -1;
+  for (int8_t i = 0; i < 10; ++i) values['0' + static_cast<size_t>(i)] = i;
+  for (int8_t i = 0; i < 6; ++i) {
+    values['a' + static_cast<size_t>(i)] = static_cast<int8_t>(10 + i);
+    values['A' + static_cast<size_t>(i)] = static_cast<int8_t>(10 + i);
+  }
+  return values;
 }
+constexpr std::array<int8_t, 256> kHexDigits = hex_digits();
 
 }  // namespace
 
@@ -35,15 +43,21 @@ Fingerprint fingerprint_salt(const NamespaceId& ns, uint16_t pool, const Shard& 
 
 PageHash string_hash(std::string_view text) { return sha256({kStringDomain, text}); }
 
-PageHash page_hash(std::string_view key) {
-  if (key.size() != 2 * kHashBytes) return string_hash(key);
-  PageHash hash;
+bool read_hex_hash(std::string_view key, uint8_t* hash) {
+  if (key.size() != 2 * kHashBytes) return false;
+  int wrong = 0;  // looked at once: keys are hardly ever anything else
   for (size_t i = 0; i < kHashBytes; ++i) {
-    const int hi = hex_digit(key[2 * i]), lo = hex_digit(key[2 * i + 1]);
-    if (hi < 0 || lo < 0) return string_hash(key);
-    hash[i] = static_cast<uint8_t>(hi << 4 | lo);
+    const int hi = kHexDigits[static_cast<uint8_t>(key[2 * i])],
+              lo = kHexDigits[static_cast<uint8_t>(key[2 * i + 1])];
+    wrong |= hi | lo;
+    hash[i] = static_cast<uint8_t>(hi * 16 + lo);
   }
-  return hash;
+  return wrong >= 0;
+}
+
+PageHash page_hash(std::string_view key) {
+  PageHash hash;
+  return read_hex_hash(key, hash.data()) ? hash : string_hash(key);
 }
 
 NamespaceId namespace_id(std::string_view identity, uint32_t epoch) {

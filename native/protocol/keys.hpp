@@ -63,6 +63,8 @@ inline Fingerprint fingerprint(const Fingerprint& salt, const uint8_t hash[kHash
 }
 
 PageHash string_hash(std::string_view text);
+// Writes the hash that 64 hex digits spell. False for any other text; *hash is then of no use.
+bool read_hex_hash(std::string_view key, uint8_t* hash);
 // 64 hex digits -> the hash they spell; any other text -> string_hash(text).
 PageHash page_hash(std::string_view key);
 NamespaceId namespace_id(std::string_view identity, uint32_t epoch);
