@@ -151,6 +151,8 @@ class DirectoryIndex:
         """Dooms the entries of a segment. O(1)."""
     def sweep(self, entries_max: int) -> int:
         """Removes doomed entries, at most entries_max; how many. Until then they are there as before, and an ADD saves one."""
+    def clear(self) -> None:
+        """Gives all memory back, of an index that nobody asks any more. Takes a while for gigabytes: not on an event loop."""
     def set_serving(self, segment: int, serving: bool) -> None:
         """Entries of a segment that does not serve are kept but not found. Segments serve until told otherwise."""
     def exists(self, body: bytes) -> bytes:

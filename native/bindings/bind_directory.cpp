@@ -125,6 +125,7 @@ void bind_directory(nb::module_& m) {
       .def("sweep", &DirectoryIndex::sweep, nb::arg("entries_max"), nogil)
       .def("begin_inventory", &DirectoryIndex::begin_inventory, nb::arg("segment"), nogil)
       .def("end_inventory", &DirectoryIndex::end_inventory, nb::arg("segment"), nogil)
+      .def("clear", &DirectoryIndex::clear, nogil)
       .def("set_serving", &DirectoryIndex::set_serving, nb::arg("segment"), nb::arg("serving"), nogil)
       .def(
           "exists",

@@ -217,6 +217,21 @@ uint64_t DirectoryIndex::sweep(uint64_t entries_max) {
   return swept;
 }
 
+void DirectoryIndex::clear() {
+  FingerprintTable table;
+  LocationStore locations;
+  NamespaceAccounts namespaces;
+  std::vector<Segment> segments;
+  const MutexLock lock(mutex_);
+  for (Snapshot* snapshot : snapshots_) snapshot->broken_ = true;
+  // What is swapped out goes after the lock: it was made before.
+  std::swap(table_, table);
+  std::swap(locations_, locations);
+  std::swap(namespaces_, namespaces);
+  std::swap(segments_, segments);
+  doomed_ = LocationList{};
+}
+
 void DirectoryIndex::break_snapshots(uint32_t segment) {
   for (Snapshot* snapshot : snapshots_)
     if (snapshot->segment_ == segment) snapshot->broken_ = true;

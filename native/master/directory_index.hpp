@@ -68,6 +68,10 @@ class DirectoryIndex {
   // one.
   uint64_t sweep(uint64_t entries_max);
 
+  // Gives all memory back, of an index that nobody asks any more: in gigabytes that takes a while, so not from
+  // where it goes out of scope.
+  void clear();
+
   // Entries of a segment that does not serve are kept, and not found. Segments serve until told otherwise.
   void set_serving(uint32_t segment, bool serving);
 

@@ -21,6 +21,7 @@ class MemoryReplicatedStore(MemoryStore, ReplicatedStore):
         self._held = False
         self._elected = asyncio.Event()
         self._changed = asyncio.Event()
+        self._tenure: Tenure | None = None
 
     @property
     def revision(self) -> int:
@@ -45,9 +46,16 @@ class MemoryReplicatedStore(MemoryStore, ReplicatedStore):
     def elect(self) -> None:
         self._elected.set()
 
+    def end_tenure(self) -> None:
+        """The leader is one no more, and is not elected again."""
+        assert self._tenure is not None
+        self._elected.clear()
+        self._tenure.end("its lease is over")
+
     async def campaign(self) -> Tenure:
         await self._elected.wait()
-        return Tenure(await self.acquire(), self.revision)
+        self._tenure = Tenure(await self.acquire(), self.revision)
+        return self._tenure
 
     def announce(self, address: str) -> None:
         return

@@ -66,9 +66,11 @@ class Follower:
         started = time.monotonic()
         revision, _ = await self._store.revisions()
         replay = await load(self._store.at(revision), corruption_reporter(self._metrics))
+        outdated = self.replay.index if self.loads else None
         self.replay, self.revision = replay, revision
-        if self.loads:
+        if outdated is not None:
             self.standby.replace(replay, revision)
+            await asyncio.to_thread(outdated.clear)
         else:
             self.standby = Standby(self._roles, replay, revision)
         self.loads += 1

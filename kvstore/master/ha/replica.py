@@ -102,9 +102,12 @@ class Replica:
             if recovered is not None:
                 await self._lead(tenure, recovered)
             await self._store.resign()
+            outdated = self._follower.replay.index if recovered is None else recovered.index
             self._follower = self._new_follower()
             await self._follower.load()
             self._roles.stand_by(self._follower.standby)
+            # It was read from until now. Not left to whatever else still refers to it: it may be gigabytes.
+            await asyncio.to_thread(outdated.clear)
 
     async def _follow_until_elected(self, follower: Follower) -> tuple[Tenure, Recovered | None]:
         """Recovered is None when the tenure ended before it could begin."""
@@ -159,6 +162,8 @@ class Replica:
         directory = self._leads(tenure.fence, recovered)
         directory.start()
         self._roles.lead(directory)
+        if self._follower is not None and self._follower.replay.index is not recovered.index:
+            await asyncio.to_thread(self._follower.replay.index.clear)
         self._metrics.is_leader.set(1)
         self._metrics.leader_changes.inc()
         log_event(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
@@ -113,7 +114,7 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
         self._roles = roles
         self._metrics = metrics
         self._heartbeat_interval_ms = heartbeat_interval_ms
-        self._map: tuple[Backend, int, Any] | None = None  # of this backend and epoch, for all who watch it
+        self._map: tuple[weakref.ref[Backend], Any] | None = None  # of this backend, for all who watch it
 
     async def Attach(self, request_iterator: AsyncIterator[Any], context: Any) -> None:
         registration = await self._registration(request_iterator, context)
@@ -218,11 +219,15 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
             backend = await backend_of(self._roles, context)
             if backend.map_epoch != sent:
                 sent = backend.map_epoch
-                if self._map is None or self._map[:2] != (backend, sent):
-                    self._map = backend, sent, _cluster_map(backend)
-                yield self._map[2]
+                yield self._cluster_map(backend)
             else:
                 await backend.map_changed()
+
+    def _cluster_map(self, backend: Backend) -> Any:
+        """Made once an epoch."""
+        if self._map is None or self._map[0]() is not backend or self._map[1].epoch != backend.map_epoch:
+            self._map = weakref.ref(backend), _cluster_map(backend)
+        return self._map[1]
 
 
 def _cluster_map(backend: Backend) -> Any:

@@ -4,6 +4,7 @@ the time, and clients choose by it: that alone is put in anew, now and then."""
 from __future__ import annotations
 
 import time
+import weakref
 
 from kvstore.master.roles import Backend, Roles
 from kvstore_client.protocol import EncodedMap
@@ -14,7 +15,9 @@ REFRESH_S = 1.0
 class ServedMap:
     def __init__(self, roles: Roles) -> None:
         self._roles = roles
-        self._of: tuple[Backend, int] | None = None  # this backend, this epoch
+        # Of which backend and epoch. One that serves no more goes, with its index of gigabytes, whoever asks for maps or not.
+        self._backend: weakref.ref[Backend] | None = None
+        self._epoch = 0
         self._encoded = EncodedMap(())
         self._fields = b""
         self._fresh_until = 0.0
@@ -22,9 +25,9 @@ class ServedMap:
     def fields(self) -> bytes:
         """Of a MAP reply. Raises RefusedError while there is no map."""
         backend, now = self._roles.backend, time.monotonic()
-        if self._of != (backend, backend.map_epoch):
+        if self._backend is None or self._backend() is not backend or self._epoch != backend.map_epoch:
             self._encoded = EncodedMap(backend.segment_map())
-            self._of = backend, backend.map_epoch
+            self._backend, self._epoch = weakref.ref(backend), backend.map_epoch
         elif now < self._fresh_until:
             return self._fields
         self._fresh_until = now + REFRESH_S

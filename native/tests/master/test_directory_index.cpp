@@ -483,6 +483,24 @@ TEST(inventories_drops_and_sweeps_interleaved_agree_with_sets) {
   }
 }
 
+TEST(a_cleared_index_has_given_its_memory_back_and_can_be_used_again) {
+  DirectoryIndex index;
+  std::vector<std::pair<Fingerprint, uint32_t>> entries;
+  for (uint64_t i = 0; i < 50000; ++i) entries.push_back({fp_of(i), 10});
+  apply(index, 3, kAdd, ns_of(1), entries);
+  index.begin_inventory(3);
+  index.set_serving(3, false);
+  DirectoryIndex::Snapshot snapshot(index, 3, 10);
+  index.clear();
+  CHECK(index.memory_bytes() <= DirectoryIndex().memory_bytes());
+  CHECK_EQ(index.entry_count(), uint64_t{0});
+  CHECK(index.namespace_usage().empty());
+  CHECK_EQ(index.segment_usage(3).entries, uint64_t{0});
+  CHECK_THROWS(snapshot.next(), DirectoryIndex::SnapshotBroken);
+  apply(index, 0, kAdd, ns_of(1), {{fp_of(1), 1}});
+  CHECK(exists(index, {fp_of(1), fp_of(2)}) == (std::vector<bool>{true, false}));
+}
+
 TEST(an_index_that_is_full_of_chosen_fingerprints_answers_as_fast) {
   // What would share one tag if everybody knew the hash: the same sum of both halves.
   constexpr uint64_t kCount = 40000;

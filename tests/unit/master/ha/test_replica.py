@@ -121,3 +121,32 @@ async def test_a_standby_does_not_answer_for_a_namespace_that_was_cleared(rig: R
     assert not standby.is_current(OLD)
     assert (await standby.open_namespace(IDENTITY, "m")).ns == NEW
     assert [view.id for view in standby.namespaces()] == [NEW]
+
+
+async def test_a_leader_that_is_one_no_more_gives_its_directory_back_once_it_has_read_another(
+    rig: Rig,
+) -> None:
+    rig.store.release_updates()
+    rig.store.elect()
+    await until(lambda: rig.roles.directory is not None, "it leads")
+    first = rig.roles.backend.index
+    rig.store.end_tenure()
+    await until(lambda: rig.roles.directory is None, "it leads no more")
+    assert rig.roles.backend.index.entry_count == 3, "it is read from until another is there"
+    await until(lambda: rig.roles.backend.index is not first, "it has read the records again")
+    await until(lambda: first.entry_count == 0, "what it had is given back")
+    assert first.memory_bytes < 1 << 20
+    assert rig.roles.backend.index.entry_count == 3
+
+
+async def test_a_leader_that_read_the_records_itself_gives_back_what_it_followed_with(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_module, "CATCH_UP_TIMEOUT_S", 0.05)
+    rig.model.add(4)
+    followed = rig.roles.backend.index
+    followed.apply(0, rig.model.batch(1, 4).groups)
+    rig.store.elect()
+    await until(lambda: rig.roles.directory is not None, "it leads")
+    await until(lambda: followed.entry_count == 0, "what it followed with is given back")
+    leads_with_everything(rig)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -90,3 +92,16 @@ def test_a_new_epoch_or_another_backend_is_told_at_once(clock: Clock) -> None:
     other.map_epoch = backend.map_epoch
     served._roles.lead(other)  # type: ignore[arg-type]
     assert [r.index for r in MapReply.decode(served.fields()).segments] == [8]
+
+
+def test_a_backend_that_serves_no_more_is_let_go_though_nobody_asks_for_a_map(clock: Clock) -> None:
+    old = CountingBackend(record(0))
+    roles = Roles()
+    roles.lead(old)  # type: ignore[arg-type]
+    served = ServedMap(roles)
+    served.fields()
+    gone = weakref.ref(old)
+    roles.lead(CountingBackend(record(0)))  # type: ignore[arg-type]
+    del old
+    gc.collect()
+    assert gone() is None
