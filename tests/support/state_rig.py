@@ -36,6 +36,7 @@ class StateRig:
         self.effects: list[ef.Effect] = []
         self.pending: deque[ef.Commit] = deque()
         self.corrupt: list[str] = []
+        self.sweeps_at_once = True
         self.state: DirectoryState
 
     async def start(self) -> StateRig:
@@ -56,7 +57,7 @@ class StateRig:
         effects = self.state.handle(self.now, event)
         self.effects += effects
         self.pending += [effect for effect in effects if isinstance(effect, ef.Commit)]
-        if any(isinstance(effect, ef.SweepIndex) for effect in effects):
+        if self.sweeps_at_once and any(isinstance(effect, ef.SweepIndex) for effect in effects):
             while self.state.index.sweep(1000):
                 pass
         return effects
