@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 #include <system_error>
 
@@ -71,8 +72,18 @@ nb::object drain(SegmentStore& store, size_t entries_max) {
   return nb::make_tuple(batch->first_seq, batch->last_seq, to_bytes(batch->groups));
 }
 
+// The whole of it, in slices.
 nb::tuple inventory(SegmentStore& store, size_t entries_max) {
-  const auto [last_seq, chunks] = without_gil([&] { return store.inventory(entries_max); });
+  std::vector<std::vector<uint8_t>> chunks;
+  const uint64_t last_seq = without_gil([&] {
+    SegmentStore::Inventory left = store.begin_inventory();
+    for (bool done = false; !done;) {
+      std::vector<uint8_t> groups;
+      done = store.inventory_slice(left, std::max<size_t>(entries_max, 1), groups);
+      if (!groups.empty()) chunks.push_back(std::move(groups));
+    }
+    return left.last_seq;
+  });
   nb::list out;
   for (const auto& chunk : chunks) out.append(to_bytes(chunk));
   return nb::make_tuple(last_seq, out);

@@ -33,6 +33,7 @@ uint32_t ObjectTable::reserve(const Key& key, uint32_t length, uint32_t depth, s
     if (!offset) return kNoSlot;
     const uint32_t slot = free_slots_.back();
     free_slots_.pop_back();
+    slots_used_end_ = std::max(slots_used_end_, slot + 1);
     private_[slot] = {0,
                       data_offset_ + *offset,
                       key.ns,
@@ -195,15 +196,15 @@ bool ObjectTable::is_fuller_than(double fraction) const {
          slots_used > fraction * slot_count();
 }
 
-std::vector<JournalEntry> ObjectTable::inventory() const {
-  std::vector<JournalEntry> entries;
-  entries.reserve(object_count());
-  for (uint32_t slot = 0; slot < slot_count(); ++slot) {
+uint32_t ObjectTable::list(uint32_t first, uint32_t end, size_t entries_max,
+                           std::vector<JournalEntry>& entries) const {
+  uint32_t slot = first;
+  for (; slot < end && entries.size() < entries_max; ++slot) {
     const Private& p = private_[slot];
     if (!is_findable(slot) || namespaces_.is_retired(p.ns)) continue;
     entries.push_back({index_.fingerprint(slot), p.ns, p.length, JournalOp::kAdd});
   }
-  return entries;
+  return slot;
 }
 
 }  // namespace kvstore

@@ -91,8 +91,11 @@ class ObjectTable {
   // Calls that broke this table's rules, and were ignored.
   uint64_t misuse_count() const { return misuse_count_; }
   bool is_fuller_than(double fraction) const;
-  // The sealed objects of namespaces that are current, as ADD entries in slot order.
-  std::vector<JournalEntry> inventory() const;
+  // Above every slot that was ever written to.
+  uint32_t slots_used_end() const { return slots_used_end_; }
+  // Appends the sealed objects of slots [first, end) whose namespaces are current, as ADD entries in slot order, until
+  // `entries` has `entries_max`. Returns the slot to go on from.
+  uint32_t list(uint32_t first, uint32_t end, size_t entries_max, std::vector<JournalEntry>& entries) const;
 
  private:
   struct Private {
@@ -125,6 +128,7 @@ class ObjectTable {
   std::unique_ptr<EvictionPolicy> policy_;
   std::vector<Private> private_;  // by slot; never in the shared map
   std::vector<uint32_t> free_slots_;
+  uint32_t slots_used_end_ = 0;
   uint32_t quarantined_count_ = 0;
   uint32_t damaged_count_ = 0;
   uint64_t misuse_count_ = 0;

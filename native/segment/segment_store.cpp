@@ -10,6 +10,7 @@ namespace {
 constexpr uint64_t kSlotCountMin = 1024;
 constexpr uint64_t kSlotCountMax = 1ull << 31;
 constexpr uint32_t kEvictSteps = 1024;  // objects looked at in one critical section: well under a millisecond
+constexpr uint32_t kListedSlots = 4096;  // slots looked at for an inventory in one critical section
 constexpr auto kEvictorPause = std::chrono::milliseconds(20);  // after a round that could free nothing
 
 const SegmentStoreOptions& validated(const SegmentStoreOptions& o) {
@@ -143,22 +144,36 @@ void SegmentStore::retire_namespace(const NamespaceId& ns) {
   objects_.retire(ns);
 }
 
-std::pair<uint64_t, std::vector<std::vector<uint8_t>>> SegmentStore::inventory(size_t entries_max) {
+SegmentStore::Inventory SegmentStore::begin_inventory() {
+  const MutexLock lock(mutex_);  // every object that can be found now has its number
+  return {journal_.skip_to_end(), 0, objects_.slots_used_end()};
+}
+
+bool SegmentStore::inventory_slice(Inventory& inventory, size_t entries_max, std::vector<uint8_t>& groups) {
   std::vector<JournalEntry> entries;
-  uint64_t last_seq = 0;
-  {
+  entries.reserve(std::min<size_t>(entries_max, inventory.end_slot - inventory.next_slot));
+  while (entries.size() < entries_max && inventory.next_slot < inventory.end_slot) {
+    const uint32_t end =
+        inventory.next_slot + std::min(kListedSlots, inventory.end_slot - inventory.next_slot);
     const MutexLock lock(mutex_);
-    entries = objects_.inventory();
-    last_seq = journal_.skip_to_end();
+    inventory.next_slot = objects_.list(inventory.next_slot, end, entries_max, entries);
   }
-  // One namespace after the other, so that a chunk is few groups.
-  std::stable_sort(entries.begin(), entries.end(),
-                   [](const JournalEntry& a, const JournalEntry& b) { return a.ns < b.ns; });
-  std::vector<std::vector<uint8_t>> chunks;
-  const size_t step = std::max<size_t>(entries_max, 1);
-  for (size_t first = 0; first < entries.size(); first += step)
-    write_journal_groups(&entries[first], std::min(step, entries.size() - first), chunks.emplace_back());
-  return {last_seq, std::move(chunks)};
+  // One namespace after the other, so that a slice is few groups.
+  const auto by_namespace = [](const JournalEntry& a, const JournalEntry& b) { return a.ns < b.ns; };
+  if (!std::is_sorted(entries.begin(), entries.end(), by_namespace))
+    std::stable_sort(entries.begin(), entries.end(), by_namespace);
+  write_journal_groups(entries.data(), entries.size(), groups);
+  return inventory.next_slot >= inventory.end_slot;
+}
+
+SegmentStore::Usage SegmentStore::usage() {
+  const MutexLock lock(mutex_);
+  return {objects_.used_bytes(),
+          objects_.object_count(),
+          objects_.pinned_bytes(now_ms()),
+          objects_.quarantined_count(),
+          digest_mismatches_.load(std::memory_order_relaxed),
+          evicted_objects_.load(std::memory_order_relaxed)};
 }
 
 std::map<std::string, uint64_t> SegmentStore::stats() {

@@ -96,11 +96,30 @@ class SegmentStore {
   void set_namespaces(const std::vector<NamespaceId>& current, const std::vector<NamespaceId>& known);
   void retire_namespace(const NamespaceId& ns);
   uint64_t evict_bytes(uint64_t wanted_bytes);
-  // (last_seq, ADD groups in chunks of entries_max entries); what was journalled up to last_seq counts as
-  // handed out.
-  std::pair<uint64_t, std::vector<std::vector<uint8_t>>> inventory(size_t entries_max);
+  // What is left of an inventory that is being taken.
+  struct Inventory {
+    uint64_t last_seq = 0;  // the journal number that it stands for
+    uint32_t next_slot = 0;
+    uint32_t end_slot = 0;
+  };
+  // What was journalled so far counts as handed out; the inventory stands for it.
+  Inventory begin_inventory();
+  // Appends the next objects as ADD groups, at most `entries_max`; true when nothing is left. The mutex is held
+  // for some tens of microseconds at a time, and the store changes between two of them.
+  //
+  // So an inventory is the picture of no single moment, and need not be: whatever changed after begin_inventory
+  // has a journal number above last_seq and is sent after the inventory, in order. An object that came since and
+  // is in a later slice is added twice; one that was in a slice and went is removed; one that went before its
+  // slice is removed where it never was. An object that did not change lies in its slot all the time, and is
+  // in the one slice that looks there.
+  bool inventory_slice(Inventory& inventory, size_t entries_max, std::vector<uint8_t>& groups);
   Journal& journal() { return journal_; }
   std::map<std::string, uint64_t> stats();
+  // What heartbeats tell.
+  struct Usage {
+    uint64_t used_bytes, object_count, pinned_bytes, quarantined_slots, digest_mismatches, evicted_objects;
+  };
+  Usage usage();
   void count_not_committed() { not_committed_.fetch_add(1, std::memory_order_relaxed); }
 
   const Pool& pool() const { return pool_; }

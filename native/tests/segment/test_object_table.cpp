@@ -167,12 +167,30 @@ TEST(objects_of_retired_namespaces_go_first_whatever_pins_they_have) {
   for (int i = 0; i < 3; ++i) t.add(i);
   for (int i = 3; i < 6; ++i) t.objects.pin(t.add(i, old), 1, 60000);
   t.objects.retire(old);
-  CHECK_EQ(t.objects.inventory().size(), size_t{3});
+  std::vector<JournalEntry> listed;
+  CHECK_EQ(t.objects.list(0, t.objects.slots_used_end(), 100, listed), t.objects.slots_used_end());
+  CHECK_EQ(listed.size(), size_t{3});
   const auto removed = t.evict(3 * kObject);
   CHECK_EQ(removed.size(), size_t{3});
   for (const JournalEntry& e : removed) CHECK(e.ns == old);
   for (int i = 0; i < 3; ++i) CHECK(t.has(i));
   CHECK_EQ(t.objects.pinned_bytes(1), uint64_t{0});
+}
+
+TEST(objects_are_listed_in_slot_order_from_any_slot_and_no_more_than_asked_for) {
+  Table t;
+  std::vector<uint32_t> slots;
+  for (int i = 0; i < 5; ++i) slots.push_back(t.add(i));
+  t.objects.remove(slots[2]);
+  CHECK_EQ(t.objects.slots_used_end(), slots[4] + 1);
+  std::vector<JournalEntry> listed;
+  const uint32_t next = t.objects.list(0, t.objects.slots_used_end(), 3, listed);
+  CHECK_EQ(next, slots[3] + 1);
+  CHECK_EQ(listed.size(), size_t{3});
+  CHECK(listed[2].fp == Table::fp(Table::key(3)) && listed[2].op == JournalOp::kAdd);
+  CHECK_EQ(t.objects.list(next, t.objects.slots_used_end(), 100, listed), t.objects.slots_used_end());
+  CHECK_EQ(listed.size(), size_t{4});
+  CHECK_EQ(t.objects.list(5, 5, 100, listed), 5u);
 }
 
 TEST(only_so_many_retired_namespaces_are_remembered_and_current_ones_come_back) {
