@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import NoReturn
+
+from kvstore.common.logs import tell
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -12,5 +13,5 @@ EXIT_USAGE = 2
 def fail(*messages: str, code: int = EXIT_FAILED) -> NoReturn:
     """Ends the process with `messages` as its last lines on stderr."""
     for message in messages:
-        print(f"kvstore: {' '.join(message.split())}", file=sys.stderr, flush=True)
+        tell(f"kvstore: {' '.join(message.split())}")
     raise SystemExit(code)

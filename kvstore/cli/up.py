@@ -26,6 +26,7 @@ from kvstore.common.config.master import MasterSettings
 from kvstore.common.config.segment import SegmentSettings
 from kvstore.common.config.servers import TokenSettings
 from kvstore.common.config.up import UpSettings
+from kvstore.common.logs import tell
 from kvstore.common.sizes import format_size
 from kvstore_client.address import Address, is_wildcard
 from kvstore_client.tokens import check_token, read_secret
@@ -134,7 +135,7 @@ async def _run(plan: Plan, json: bool) -> None:
             os.environ.pop(f"KVSTORE_{server}_TOKEN_FILE", None)
             os.environ[f"KVSTORE_{server}_TOKEN"] = plan.token
     addresses = Addresses()
-    supervisor = Supervisor(lambda text: console.print(f"kvstore: {text}", markup=False))
+    supervisor = Supervisor(lambda text: tell(f"kvstore: {text}"))
     starting = asyncio.create_task(_start(plan, json, addresses, supervisor, console))
     stopped = asyncio.create_task(stopping.wait())
     try:
@@ -147,7 +148,7 @@ async def _run(plan: Plan, json: bool) -> None:
         await asyncio.gather(starting, return_exceptions=True)
         await supervisor.stop()
         stopped.cancel()
-    console.print("kvstore: stopped", markup=False)
+    tell("kvstore: stopped")
 
 
 async def _start(

@@ -1,7 +1,9 @@
-"""Logging of the servers: one line an event on stderr, as JSON or text, fields attached by `log_event`."""
+"""Logging of the servers: one line an event on stderr, as JSON or text, fields attached by `log_event`. It never blocks
+(`kvstore.common.log_writer`)."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import math
@@ -10,7 +12,12 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, Literal
+
+from kvstore.common.log_writer import LogWriter, QueueHandler, write_all
+
+logger = logging.getLogger(__name__)
 
 LogFormat = Literal["json", "text"]
 
@@ -18,11 +25,88 @@ REPEAT_S = 60.0
 REPEATED_KEYS_MAX = 1024
 
 
+STDERR = 2
+# How long a last word to people waits for a stderr that nobody reads.
+LAST_WORDS_TIMEOUT_S = 0.5
+
+_writer: LogWriter | None = None
+
+
 def configure_logging(level: str, log_format: LogFormat) -> None:
-    """Replaces the root handlers; call once a process."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    """Replaces the root handlers; what ends the process or a thread by an exception is logged, too. The first call starts the
+    thread that writes; what is queued when the process ends is flushed, for half a second at most."""
+    formatter: logging.Formatter = JsonFormatter() if log_format == "json" else TextFormatter()
+    handler: logging.Handler
+    if _stderr_fd() is None:
+        handler = logging.StreamHandler(sys.stderr)
+    else:
+        handler = QueueHandler(_the_writer(formatter))
+        sys.excepthook = _log_crash
+        threading.excepthook = lambda args: _log_crash(args.exc_type, args.exc_value, args.exc_traceback)
+    handler.setFormatter(formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def flush_logs() -> None:
+    """Waits until what was logged is out, for a moment at most."""
+    if _writer is not None:
+        _writer.flush()
+
+
+def log_lines_lost() -> int:
+    """How many lines were left out because nobody read the log fast enough, since the start."""
+    return _writer.lost if _writer is not None else 0
+
+
+def tell(text: str) -> None:
+    """A line on stderr for people, after what was logged; left out when nobody reads it within half a second."""
+    flush_logs()
+    fd = _stderr_fd()
+    if fd is None:
+        print(text, file=sys.stderr)
+        return
+    try:
+        write_all(fd, f"{text}\n".encode("utf-8", "backslashreplace"), LAST_WORDS_TIMEOUT_S)
+    except OSError:
+        return  # nobody is there to be told
+
+
+def _stderr_fd() -> int | None:
+    """None when somebody has put a buffer in its place."""
+    try:
+        return sys.stderr.fileno()
+    except (OSError, ValueError):
+        return None
+
+
+def _the_writer(formatter: logging.Formatter) -> LogWriter:
+    global _writer
+    if _writer is None:
+        _writer = LogWriter(STDERR, lambda lost: formatter.format(_lost(lost)))
+        atexit.register(flush_logs)
+    return _writer
+
+
+def _lost(lines: int) -> logging.LogRecord:
+    record = logger.makeRecord(
+        logger.name,
+        logging.WARNING,
+        __file__,
+        0,
+        "log_lines_dropped",
+        (),
+        None,
+        extra={"fields": {"lines": lines}},
+    )
+    return record
+
+
+def _log_crash(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        return
+    shown = (kind, error, trace) if error is not None else None
+    logger.critical("crashed", exc_info=shown, extra={"fields": {"error": repr(error)}})
+    flush_logs()
 
 
 def log_event(
