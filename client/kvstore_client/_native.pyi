@@ -100,6 +100,7 @@ class DataServer:
         unix_path: str = "",
         tokens: Sequence[str] = (),
         connections_max: int = 1024,
+        ungreeted_max: int = 256,
         idle_timeout_ms: int = 600_000,
         **transport_options: str | int | bool,
     ) -> None:
@@ -155,6 +156,8 @@ class DirectoryIndex:
         """Gives all memory back, of an index that nobody asks any more. Takes a while for gigabytes: not on an event loop."""
     def set_serving(self, segment: int, serving: bool) -> None:
         """Entries of a segment that does not serve are kept but not found. Segments serve until told otherwise."""
+    def set_vouched(self, segment: int, vouched: bool) -> None:
+        """Whether PLACE counts what a segment that serves holds as there. Segments are vouched for until told otherwise."""
     def exists(self, body: bytes) -> bytes:
         """EXISTS request body -> the reply's own fields (after the prefix). ValueError when malformed."""
     def lookup(self, body: bytes) -> bytes: ...

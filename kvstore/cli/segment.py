@@ -11,6 +11,7 @@ from kvstore.cli.child_process import JsonOption, ParentOption, announce, die_wi
 from kvstore.cli.errors import fail
 from kvstore.cli.settings_options import with_settings_options
 from kvstore.common.config.segment import SegmentSettings
+from kvstore.common.errors import CoreTaskEnded
 from kvstore.segment.errors import SegmentStartError
 from kvstore.segment.run import run
 from kvstore.segment.server import SegmentServer
@@ -38,7 +39,7 @@ def segment(settings: SegmentSettings, json: JsonOption = False, parent_pid: Par
 
     try:
         uvloop.run(run(settings, on_listening))
-    except SegmentStartError as error:
+    except (SegmentStartError, CoreTaskEnded) as error:
         fail(str(error))
 
 

@@ -1,30 +1,78 @@
-"""How many files, sockets among them, this process may have open."""
+"""How many descriptors, sockets among them, this process may have open, and how they are shared out.
+
+Connections of clients are what grows. They get what is left after a reserve for everything that must go on when they are too many:
+the status page, the control port, the store and the log, and the connections that are taken only to be told no.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import resource
 
 from kvstore.common.logs import log_event
 
 logger = logging.getLogger(__name__)
 
+# At least so many descriptors are for everything but clients; of a larger limit a share, up to the most.
+RESERVE_MIN = 128
+RESERVE_SHARE = 4
+RESERVE_MAX = 32_768
 
-def raise_file_limit(wanted: int, what_for: str) -> int:
-    """Raises the limit as far as it may be, says so in the log when that is less than `wanted`; the limit."""
+
+def raise_file_limit() -> int:
+    """Raises the limit as far as it may be; what it is then."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft = hard
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    return file_limit()
+
+
+def file_limit() -> int:
+    """The limit of now; a very large number where there is none."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 30 if soft == resource.RLIM_INFINITY else soft
+
+
+def open_files() -> int:
+    """How many descriptors are in use."""
+    try:
+        return len(os.listdir("/proc/self/fd")) - 1  # without the one that looks
+    except OSError:  # there is none left to look with
+        return file_limit()
+
+
+def connections_that_fit(limit: int, wanted: int, refused_at_a_time: int) -> int:
+    """How many of the `wanted` connections clients may have under `limit`, at least one. `refused_at_a_time` more may be open while
+    they are told no. Says so in the log when it is less than `wanted`."""
+    reserve = _reserve(limit)
+    fit = max(1, min(wanted, limit - reserve - refused_at_a_time))
+    if fit < wanted:
         log_event(
             logger,
             logging.WARNING,
             "file_limit_low",
-            limit=soft,
-            wanted=wanted,
-            what_for=what_for,
-            remedy="raise the hard limit of open files: `ulimit -Hn`, LimitNOFILE= of systemd, or the container runtime's; "
-            "or lower connections_max",
+            limit=limit,
+            connections_max=wanted,
+            lowered_to=fit,
+            remedy=f"raise the hard limit of open files to {files_for(wanted, refused_at_a_time)} at least: `ulimit -Hn`, "
+            "LimitNOFILE= of systemd, or the container runtime's; or lower connections_max",
         )
-    return soft
+    return fit
+
+
+def control_connections_max(limit: int) -> int:
+    """How many connections of segments, masters and tools may be open under `limit`: half of the reserve, the rest is for the store,
+    the log and the status page."""
+    return _reserve(limit) // 2
+
+
+def _reserve(limit: int) -> int:
+    return min(max(RESERVE_MIN, limit // RESERVE_SHARE), RESERVE_MAX)
+
+
+def files_for(connections: int, refused_at_a_time: int) -> int:
+    """The limit under which so many connections fit."""
+    needed = connections + refused_at_a_time
+    by_share = -(-needed * RESERVE_SHARE // (RESERVE_SHARE - 1))
+    return min(max(needed + RESERVE_MIN, by_share), needed + RESERVE_MAX)

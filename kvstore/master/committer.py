@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvstore.common.backoff import Backoff
+from kvstore.common.core_tasks import CoreTasks
 from kvstore.common.errors import FencedError, StoreError
-from kvstore.master.core_tasks import CoreTasks
 from kvstore.master.metadata.store import Fence, MetadataStore, Op, OpSet, OutOfBoundsError, op_bytes
 from kvstore.master.state.changes import Change
 

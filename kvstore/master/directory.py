@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from kvstore.common.core_tasks import CoreTasks
 from kvstore.common.errors import FencedError, KvstoreError, RefusedError, StoreError
-from kvstore.common.logs import log_event
+from kvstore.common.logs import log_event, log_throttled
 from kvstore.master.answers import Answers
+from kvstore.master.commit_watch import CommitWatch
 from kvstore.master.committer import Committer
 from kvstore.master.compaction import compact
-from kvstore.master.core_tasks import CoreTasks
 from kvstore.master.index_sweeper import sweep
 from kvstore.master.metadata.store import Fence, MetadataStore, SpaceLevel
 from kvstore.master.metrics import MasterMetrics
@@ -89,6 +90,7 @@ class Directory:
         self._placer = Placer(self.state, policy, run_bytes)
         self._tasks = CoreTasks(on_failed)
         self._committing = CoreTasks(on_failed)  # ends after the others
+        self._commits = CommitWatch()
         self._stopping = False
         self.store_view = StoreView()
 
@@ -96,8 +98,10 @@ class Directory:
         self.committer.start(self._committing)
         self._tasks.start(self._tick_forever(), "directory-tick")
         self._tasks.start_job(sweep(self.state.index), "directory-sweep")  # what a follower left over
-        watching = watch_store(self._store, self.store_view, self._metrics, self._measured)
-        self._tasks.start(watching, "directory-store-watch")
+        self._tasks.keep(
+            lambda: watch_store(self._store, self.store_view, self._metrics, self._measured),
+            "directory-store-watch",
+        )
 
     async def stop(self) -> None:
         """Ends the background work, commits what was accepted, and answers who still waits. What was readable stays so."""
@@ -141,6 +145,11 @@ class Directory:
         for each in self.state.namespaces:
             yield NamespaceView(each.id, each.epoch, each.name, each.identity)
 
+    @property
+    def commit_stalled_s(self) -> float:
+        """How long work has waited for the metadata store without any of it being done."""
+        return self._commits.stalled_s(time.monotonic())
+
     # ---- events in -----------------------------------------------------------------------------------------
 
     def handle(self, event: ev.Event) -> None:
@@ -171,6 +180,10 @@ class Directory:
     async def bump_namespace(self, ns: bytes) -> NamespaceReply:
         return await self._answers.ask_namespace(lambda request: ev.NamespaceBumped(request, ns))
 
+    async def forget_namespace(self, ns: bytes) -> None:
+        """Durable on return. Raises RefusedError: MISS when no namespace has this id."""
+        await self._answers.ask(lambda request: ev.NamespaceForgotten(request, ns))
+
     async def set_draining(self, segment_id: bytes, draining: bool) -> None:
         """Durable on return. Raises RefusedError: MISS when there is no such segment."""
         await self._answers.ask(lambda request: ev.DrainRequested(request, segment_id, draining))
@@ -193,12 +206,15 @@ class Directory:
                 self.committer.submit(effect.ops, effect.change)
             case ef.Report():
                 self._metrics.events.labels(effect.event).inc()
-                log_event(logger, effect.level, effect.event, **effect.fields)
+                if effect.throttle_key is None:
+                    log_event(logger, effect.level, effect.event, **effect.fields)
+                else:
+                    log_throttled(logger, effect.level, effect.event, effect.throttle_key, **effect.fields)
             case ef.BroadcastMap():
                 self._wake_map_watchers()
             case ef.NamespaceReady():
                 self._answers.answer(effect.request, NamespaceReply(effect.ns, effect.epoch))
-            case ef.DrainReady():
+            case ef.DrainReady() | ef.NamespaceGone():
                 self._answers.answer(effect.request, None)
             case ef.RequestRefused():
                 self._answers.refuse(effect.request, RefusedError(effect.status, effect.text))
@@ -246,6 +262,7 @@ class Directory:
     def _count_commit(self, seconds: float, submissions: int) -> None:
         self._metrics.commit_seconds.observe(seconds)
         self._metrics.commit_submissions.inc(submissions)
+        self._commits.committed()
         self._metrics.backlog_bytes.set(self.committer.backlog_bytes)
         self.store_view.commit_error = ""
 
@@ -255,9 +272,15 @@ class Directory:
     # ---- tasks ---------------------------------------------------------------------------------------------
 
     async def _tick_forever(self) -> None:
+        due = time.monotonic()
         while True:
-            await asyncio.sleep(TICK_S)
-            self.handle(ev.Tick())
+            due = max(due + TICK_S, time.monotonic())
+            await asyncio.sleep(due - time.monotonic())
+            now = time.monotonic()
+            # While this loop did not run nobody was heard: that is no silence of theirs.
+            self.handle(ev.Tick(late_s=max(0.0, now - due)))
+            self._commits.looked(now, self.committer.backlog_bytes)
+            self._metrics.commit_stalled.set(self._commits.stalled_s(now))
 
     async def _compact(self, order: ef.CompactLog) -> None:
         try:

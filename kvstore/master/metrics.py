@@ -37,8 +37,13 @@ class MasterMetrics:
         )
         self.unauthorized = counter("unauthorized", "Peers refused for a wrong token, by port.", "port")
         self.connections = gauge("connections", "Open directory connections.")
+        self.connections_max = gauge(
+            "connections_max",
+            "Most directory connections: the setting, or what the limit of open files allows.",
+        )
         self.refused_connections = counter(
-            "refused_connections", "Directory connections refused because of connections_max."
+            "refused_connections",
+            "Directory connections refused because as many as connections_max were open.",
         )
         self.events = counter(
             "events",
@@ -60,6 +65,10 @@ class MasterMetrics:
             "commit_submissions", "Submissions made durable; divided by commits it is the size of a group."
         )
         self.journal_entries = counter("journal_entries", "Journal entries received.")
+        self.commit_stalled = gauge(
+            "commit_stalled_seconds",
+            "How long work has waited for the metadata store without any of it being done.",
+        )
         self.backlog_bytes = gauge("commit_backlog_bytes", "Bytes waiting for a commit.")
         self.metadata_bytes = gauge("metadata_bytes", "Size of the metadata store.")
         self.metadata_space = gauge(
@@ -108,6 +117,7 @@ class _StateCollector(Collector):
         yield _gauge("index_entries", "Entries, replicas counted.", state.index.entry_count)
         yield _gauge("index_bytes", "Memory of the index.", state.index.memory_bytes)
         yield _gauge("namespaces", "Current namespaces.", len(state.namespaces))
+        yield _gauge("namespaces_max", "Most namespaces.", state.namespaces.count_max)
         segments = GaugeMetricFamily(PREFIX + "segments", "Segments, by state.", labels=["state"])
         counts = dict.fromkeys(SegmentState, 0)
         stored = capacity = 0

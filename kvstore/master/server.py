@@ -14,10 +14,17 @@ from collections.abc import Callable
 from kvstore import __version__
 from kvstore.common.advertised_host import NoAddressToAdvertise, advertised_host
 from kvstore.common.config.master import MasterSettings
+from kvstore.common.core_tasks import CoreTasks
 from kvstore.common.errors import FencedError, KvstoreError
-from kvstore.common.file_limit import raise_file_limit
+from kvstore.common.file_limit import (
+    connections_that_fit,
+    control_connections_max,
+    file_limit,
+    raise_file_limit,
+)
 from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
+from kvstore.common.process_status import ProcessStatus
 from kvstore.common.starting import finish_unless
 from kvstore.master.clear_watch import ClearWatch
 from kvstore.master.directory import Directory
@@ -26,11 +33,11 @@ from kvstore.master.ha.replica import Replica
 from kvstore.master.metadata.registry import metadata_store, scheme_of
 from kvstore.master.metadata.replicated import ReplicatedStore
 from kvstore.master.metadata.store import Fence
-from kvstore.master.metrics import MasterMetrics
+from kvstore.master.metrics import PREFIX, MasterMetrics
 from kvstore.master.ports.admin_service import AboutMaster, AdminService
 from kvstore.master.ports.control_port import ControlPort, TokenInterceptor
 from kvstore.master.ports.control_service import ControlService
-from kvstore.master.ports.directory_port import DirectoryPort, PortOptions
+from kvstore.master.ports.directory_port import REFUSED_AT_A_TIME, DirectoryPort, PortOptions
 from kvstore.master.recovery import corruption_reporter, load, take_over
 from kvstore.master.roles import Roles
 from kvstore.master.state.directory_state import Recovered, StateLimits
@@ -45,8 +52,8 @@ logger = logging.getLogger(__name__)
 # The commit thread wants the GIL for microseconds; the default of 5 ms would be added to requests that wait
 # for it.
 SWITCH_INTERVAL_S = 0.0005
-# Files that are no client's connection: the metadata store's, segments' streams, the other ports.
-FILES_BESIDES = 4096
+# A leader that has made no commit for so long, though some wait, is not ready.
+COMMIT_STALLED_S = 5.0
 
 
 class MasterServer:
@@ -56,7 +63,11 @@ class MasterServer:
         self._settings = settings
         self.metrics = MasterMetrics()
         self._store = metadata_store(settings.metadata)
-        self._http = HttpEndpoint(settings.host, settings.http_port, self.metrics.registry, self._readiness)
+        self._process = ProcessStatus(PREFIX)
+        self._tasks = CoreTasks(self._fail)
+        self._http = HttpEndpoint(
+            settings.host, settings.http_port, self.metrics.registry, self._readiness, self._process
+        )
         self._roles = Roles()
         self._replica: Replica | None = None
         self._port: DirectoryPort | None = None
@@ -103,7 +114,9 @@ class MasterServer:
     async def _start(self) -> None:
         settings = self._settings
         self._advertised_host = settings.advertise_host or _own_address(settings.host)
+        self._process.watchdog.start()
         await self._http.start()
+        self._tasks.start(self._http.ended(), "status-port")
         self._not_ready = "loading the directory"
         await self._store.open()
         if isinstance(self._store, ReplicatedStore):
@@ -177,12 +190,15 @@ class MasterServer:
             control_address=self._control_address,
             directory_port=lambda: self._port.port if self._port is not None else 0,
             readiness=self._readiness,
+            limits=self._limits_reached,
         )
         attendance = self._store.attendance if isinstance(self._store, ReplicatedStore) else None
         admin = AdminService(self._roles, about, ClearWatch(self._control_address, attendance))
-        self._control = ControlPort(control, admin, TokenInterceptor(settings.tokens, self.metrics))
+        auth = TokenInterceptor(settings.tokens, self.metrics)
+        self._control = ControlPort(control, admin, auth, control_connections_max(file_limit()))
         await self._control.start(settings.host, settings.control_port)
-        port_options = PortOptions(settings.tokens, settings.connections_max)
+        connections_max = connections_that_fit(file_limit(), settings.connections_max, REFUSED_AT_A_TIME)
+        port_options = PortOptions(settings.tokens, connections_max)
         self._port = DirectoryPort(self._roles, self.metrics, port_options)
         await self._port.start(settings.host, settings.directory_port)
 
@@ -198,12 +214,22 @@ class MasterServer:
         elif self._roles.directory is not None:
             await self._roles.directory.stop()
         await self._store.close()
+        await self._tasks.stop()
         await self._http.stop()
+        self._process.watchdog.stop()
 
     def _readiness(self) -> tuple[bool, str]:
         if self._not_ready:
             return False, self._not_ready
+        directory = self._roles.directory
+        if directory is not None and (stalled_s := directory.commit_stalled_s) >= COMMIT_STALLED_S:
+            why = directory.store_view.commit_error or "the metadata store does not answer"
+            return False, f"no commit for {stalled_s:.0f} s, puts wait and reads are served: {why}"
         return self._replica.readiness if self._replica is not None else (True, "ready")
+
+    def _limits_reached(self) -> list[str]:
+        """Those of this process."""
+        return [*self._process.problems(), *(self._port.problems() if self._port is not None else [])]
 
     def _fenced(self, error: FencedError) -> None:
         self.metrics.fenced_writes.inc()
@@ -240,6 +266,7 @@ def _limits(settings: MasterSettings) -> StateLimits:
             streamless_timeout_s=min(
                 2.5 * settings.heartbeat_interval_ms / 1000, settings.heartbeat_timeout_s
             ),
+            evidence_s=max(2.0, 2 * settings.heartbeat_interval_ms / 1000),
             segments_max=settings.segments_max,
         ),
         log=LogLimits(settings.compaction_factor, settings.compaction_floor_entries),
@@ -254,7 +281,7 @@ async def run(settings: MasterSettings, on_listening: Callable[[MasterServer], N
     `on_listening` is called once, when it serves.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    raise_file_limit(settings.connections_max + FILES_BESIDES, "connections_max and what else is open")
+    raise_file_limit()
     server = MasterServer(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -10,6 +10,8 @@ from prometheus_client.registry import Collector
 
 from kvstore_client._native import data_port_stats
 
+PREFIX = "kvstore_segment_"
+
 _STORE_GAUGES = {
     "capacity_bytes": "Size of the page pool.",
     "used_bytes": "Bytes of the pool in use.",
@@ -75,9 +77,9 @@ class SegmentCollector(Collector):
 
     def __init__(self, store: Stats, server: Stats, control: Stats) -> None:
         self._sources = (
-            (store, "kvstore_segment_", _STORE_GAUGES, _STORE_COUNTERS),
-            (server, "kvstore_segment_data_port_", _SERVER_GAUGES, _SERVER_COUNTERS),
-            (control, "kvstore_segment_control_", _CONTROL_GAUGES, _CONTROL_COUNTERS),
+            (store, PREFIX, _STORE_GAUGES, _STORE_COUNTERS),
+            (server, PREFIX + "data_port_", _SERVER_GAUGES, _SERVER_COUNTERS),
+            (control, PREFIX + "control_", _CONTROL_GAUGES, _CONTROL_COUNTERS),
         )
 
     def collect(self) -> Iterator[Metric]:

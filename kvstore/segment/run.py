@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 
 from kvstore.common.config.segment import SegmentSettings
+from kvstore.common.file_limit import raise_file_limit
 from kvstore.common.logs import log_event
 from kvstore.common.starting import finish_unless
 from kvstore.segment.errors import ClusterChanged
@@ -21,6 +22,7 @@ async def run(settings: SegmentSettings, on_listening: Callable[[SegmentServer],
 
     SegmentStartError when it can't start.
     """
+    raise_file_limit()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -17,15 +17,20 @@ from prometheus_client import CollectorRegistry
 from kvstore.common.advertised_host import NoAddressToAdvertise, advertised_host
 from kvstore.common.capacity import CapacityError, capacity_of
 from kvstore.common.config.segment import SegmentSettings
+from kvstore.common.core_tasks import CoreTasks
+from kvstore.common.errors import CoreTaskEnded, KvstoreError
+from kvstore.common.file_limit import connections_that_fit, file_limit
 from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
 from kvstore.common.names import look_up_patiently
+from kvstore.common.process_status import ProcessStatus
 from kvstore.common.sizes import format_size
 from kvstore.segment.attach_session import Registration
 from kvstore.segment.control_client import ControlClient
 from kvstore.segment.errors import SegmentStartError
 from kvstore.segment.identity import SegmentIdentity, new_pool_id
-from kvstore.segment.metrics import SegmentCollector
+from kvstore.segment.metrics import PREFIX, SegmentCollector
+from kvstore.segment.refusal_watch import watch_refusals
 from kvstore.segment.socket_path import default_unix_path, keep_unix_path, prepare_unix_path
 from kvstore_client._native import DataServer, PoolProgress, SegmentStore, data_port_options
 from kvstore_client.address import Address, is_wildcard
@@ -35,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT_S = 3.0
 PROGRESS_LOG_S = 5.0
+# Connections of a listener that have not said HELLO yet.
+UNGREETED_MAX = 256
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,9 @@ class SegmentServer:
     def __init__(self, settings: SegmentSettings) -> None:
         self._settings = settings
         self._undo = contextlib.AsyncExitStack()
+        self._process = ProcessStatus(PREFIX)
+        self._tasks = CoreTasks(self._fail)
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._control: ControlClient | None = None
         self._controlling: asyncio.Task[None] | None = None
         self._store: SegmentStore | None = None
@@ -91,9 +101,19 @@ class SegmentServer:
         return await self.control.wait_attached(timeout_s)
 
     async def failed(self) -> None:
-        """Returns never, or raises what ended the control client: the process should end too."""
+        """Returns never, or raises what ended the control client or another core task: the process should end too."""
         assert self._controlling is not None, "the segment has not been started"
-        await asyncio.shield(self._controlling)
+        await asyncio.wait({self._controlling, self._failure}, return_when=asyncio.FIRST_COMPLETED)
+        if self._failure.done():
+            self._failure.result()
+        if self._controlling.cancelled():
+            raise CoreTaskEnded("core task control-client ended: it was cancelled")
+        self._controlling.result()
+        raise CoreTaskEnded("core task control-client ended: it returned")
+
+    def _fail(self, failure: KvstoreError) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(failure)
 
     async def stop(self, reason: str = "shutting down") -> None:
         """Says goodbye to the master, closes every connection, frees the pool. Idempotent."""
@@ -104,6 +124,9 @@ class SegmentServer:
 
     async def _start(self) -> None:
         settings = self._settings
+        self._process.watchdog.start()
+        self._undo.callback(self._process.watchdog.stop)
+        connections_max, ungreeted_max = self._connection_limits()
         identity = self._undo.enter_context(SegmentIdentity(settings.data_dir))
         self.segment_id = identity.segment_id
         self.pool_id = new_pool_id()
@@ -112,16 +135,19 @@ class SegmentServer:
         store = await self._open_store()
         self._store = store
         self._undo.push_async_callback(asyncio.to_thread, store.close)
-        server = await self._open_data_port(store, unix_path)
+        server = await self._open_data_port(store, unix_path, connections_max, ungreeted_max)
         for transport, why in server.transport_refusals.items():
             log_event(logger, logging.ERROR, "transport_refused", transport=transport, why=why)
         # Stopping joins threads that may be answering a long request: not on the event loop.
         self._undo.push_async_callback(asyncio.to_thread, server.stop)
+        self._undo.push_async_callback(self._tasks.stop)
         if unix_path:
-            keeping = keep_unix_path(
-                Path(unix_path), self._settings.unix_path == "auto", server.remake_unix_socket
+            private = self._settings.unix_path == "auto"
+            self._tasks.keep(
+                lambda: keep_unix_path(Path(unix_path), private, server.remake_unix_socket),
+                "keep-unix-socket",
             )
-            self._undo.push_async_callback(_end_task, asyncio.create_task(keeping, name="keep-unix-socket"))
+        self._tasks.keep(lambda: watch_refusals(server.stats, connections_max), "watch-refusals")
 
         advertise_host = await _advertised_host(settings)
         control = ControlClient(
@@ -212,7 +238,16 @@ class SegmentServer:
                 f"the pool of {format_size(capacity_bytes)} can't be made: {error}"
             ) from error
 
-    async def _open_data_port(self, store: SegmentStore, unix_path: str) -> DataServer:
+    def _connection_limits(self) -> tuple[int, int]:
+        """(most client connections, most of those on each listener that have not greeted yet), as the descriptors allow."""
+        limit = file_limit()
+        ungreeted_max = max(8, min(UNGREETED_MAX, limit // 16))
+        # Of two listeners; they are what is refused at a time, too.
+        return connections_that_fit(limit, self._settings.connections_max, 2 * ungreeted_max), ungreeted_max
+
+    async def _open_data_port(
+        self, store: SegmentStore, unix_path: str, connections_max: int, ungreeted_max: int
+    ) -> DataServer:
         settings = self._settings
         try:
             # The native side looks it up for good: here is the place to wait.
@@ -223,7 +258,8 @@ class SegmentServer:
                 tcp_port=settings.port,
                 unix_path=unix_path,
                 tokens=self._tokens_for(TokenRole.ENGINE),
-                connections_max=settings.connections_max,
+                connections_max=connections_max,
+                ungreeted_max=ungreeted_max,
                 **{name: getattr(settings, name) for name, _, _ in data_port_options()},
             )
         except RuntimeError as error:
@@ -240,7 +276,9 @@ class SegmentServer:
             return -1
         registry = CollectorRegistry()
         registry.register(SegmentCollector(store.stats, server.stats, lambda: control_stats(control)))
-        endpoint = HttpEndpoint(settings.http_host, settings.http_port, registry, lambda: readiness(control))
+        endpoint = HttpEndpoint(
+            settings.http_host, settings.http_port, registry, lambda: readiness(control), self._process
+        )
         try:
             await endpoint.start()
         except OSError as error:
@@ -250,6 +288,7 @@ class SegmentServer:
                 "choose another port with --http-port (0 picks a free one, -1 turns it off)"
             ) from error
         self._undo.push_async_callback(endpoint.stop)
+        self._tasks.start(endpoint.ended(), "status-port")
         return endpoint.port
 
 

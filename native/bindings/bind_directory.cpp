@@ -127,6 +127,7 @@ void bind_directory(nb::module_& m) {
       .def("end_inventory", &DirectoryIndex::end_inventory, nb::arg("segment"), nogil)
       .def("clear", &DirectoryIndex::clear, nogil)
       .def("set_serving", &DirectoryIndex::set_serving, nb::arg("segment"), nb::arg("serving"), nogil)
+      .def("set_vouched", &DirectoryIndex::set_vouched, nb::arg("segment"), nb::arg("vouched"), nogil)
       .def(
           "exists",
           [](const DirectoryIndex& self, nb::bytes body) {

@@ -111,13 +111,14 @@ void set_namespaces(SegmentStore& store, const nb::list& current, const nb::list
 std::shared_ptr<DataServer> make_server(std::shared_ptr<SegmentStore> store, std::string tcp_host,
                                         uint16_t tcp_port, std::string unix_path,
                                         std::vector<std::string> tokens, uint32_t connections_max,
-                                        uint32_t idle_timeout_ms, const nb::kwargs& transport_options) {
+                                        uint32_t ungreeted_max, uint32_t idle_timeout_ms, const nb::kwargs& transport_options) {
   DataServerOptions options;
   options.tcp_host = std::move(tcp_host);
   options.tcp_port = tcp_port;
   options.unix_path = std::move(unix_path);
   options.tokens = std::move(tokens);
   options.connections_max = connections_max;
+  options.ungreeted_max = ungreeted_max;
   options.idle_timeout_ms = idle_timeout_ms;
   options.extensions = builtin_extensions();
   options.extension_options = option_texts(transport_options);
@@ -175,7 +176,7 @@ void bind_segment(nb::module_& m) {
   nb::class_<DataServer>(m, "DataServer")
       .def(nb::new_(&make_server), "store"_a, nb::kw_only(), "tcp_host"_a, "tcp_port"_a = 0,
            "unix_path"_a = "", "tokens"_a = std::vector<std::string>(), "connections_max"_a = 1024,
-           "idle_timeout_ms"_a = 600000, "transport_options"_a)
+           "ungreeted_max"_a = 256, "idle_timeout_ms"_a = 600000, "transport_options"_a)
       .def_prop_ro("tcp_port", &DataServer::tcp_port)
       .def_prop_ro("extensions", &DataServer::extensions)
       .def_prop_ro("transport_refusals", &DataServer::refusals)

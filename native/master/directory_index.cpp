@@ -242,6 +242,11 @@ void DirectoryIndex::set_serving(uint32_t segment, bool serving) {
   segment_at(segment).serving = serving;
 }
 
+void DirectoryIndex::set_vouched(uint32_t segment, bool vouched) {
+  const MutexLock lock(mutex_);
+  segment_at(segment).vouched = vouched;
+}
+
 // ---- totals ----------------------------------------------------------------------------------------------
 
 Usage DirectoryIndex::segment_usage(uint32_t segment) const {

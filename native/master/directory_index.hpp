@@ -74,6 +74,9 @@ class DirectoryIndex {
 
   // Entries of a segment that does not serve are kept, and not found. Segments serve until told otherwise.
   void set_serving(uint32_t segment, bool serving);
+  // Whether what a segment holds counts as there when new objects are placed: it serves, and is known to be alive. Segments
+  // are until told otherwise.
+  void set_vouched(uint32_t segment, bool vouched);
 
   // Request body -> the reply's own fields (docs/protocol.md section 5).
   wire::Writer exists(const void* body, size_t bytes) const;
@@ -128,6 +131,7 @@ class DirectoryIndex {
  private:
   struct Segment {
     bool serving = true;
+    bool vouched = true;
     LocationList entries;
     LocationList unconfirmed;  // while an inventory is coming in
     Usage usage;
@@ -161,6 +165,8 @@ class DirectoryIndex {
   void break_snapshots(uint32_t segment) REQUIRES(mutex_);
 
   const Location* first_serving(uint32_t head) const REQUIRES(mutex_);
+  // From there on in the chain, the first holder that counts as evidence; nullptr: there is none.
+  const Location* first_vouched(const Location* from) const REQUIRES(mutex_);
   // Calls visit(i, first serving location or nullptr) for each fingerprint, with the memory of later ones on its
   // way.
   template <typename Visit>

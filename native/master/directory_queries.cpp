@@ -45,6 +45,15 @@ const Location* DirectoryIndex::first_serving(uint32_t head) const {
   return nullptr;
 }
 
+const Location* DirectoryIndex::first_vouched(const Location* from) const {
+  while (from != nullptr) {
+    const Segment& holder = segments_[from->segment];
+    if (holder.serving && holder.vouched) break;
+    from = from->chain_next == kNoLocation ? nullptr : &locations_[from->chain_next];
+  }
+  return from;
+}
+
 template <typename Visit>
 void DirectoryIndex::probe(const uint8_t* fingerprints, uint32_t count, Visit&& visit) const {
   Fingerprint block[kProbeBlock];
@@ -124,7 +133,9 @@ wire::Writer DirectoryIndex::place(const void* body, size_t bytes, const std::ve
   uint64_t run = 0;
   {
     const MutexLock lock(mutex_);
-    probe(request.fingerprints, request.count, [&](uint32_t i, const Location* found) {
+    probe(request.fingerprints, request.count, [&](uint32_t i, const Location* served) {
+      mutex_.assert_held();
+      const Location* found = first_vouched(served);
       if (found != nullptr) {
         out[i] = found->length == u32_at(request.lengths, i) ? wire::kAlreadyThere : wire::kOtherLength;
         return;
@@ -144,8 +155,9 @@ DirectoryIndex::Usage DirectoryIndex::place_demand(const void* body, size_t byte
   const PlaceBody request = read_place(body, bytes);
   Usage demand;
   const MutexLock lock(mutex_);
-  probe(request.fingerprints, request.count, [&](uint32_t i, const Location* found) {
-    if (found != nullptr) return;
+  probe(request.fingerprints, request.count, [&](uint32_t i, const Location* served) {
+    mutex_.assert_held();
+    if (first_vouched(served) != nullptr) return;
     ++demand.entries;
     demand.bytes += u32_at(request.lengths, i);
   });

@@ -70,13 +70,9 @@ Pool::Pool(const PoolLayout& layout, bool lock_memory, PoolProgress* progress)
     ::madvise(base_, map_bytes_, MADV_HUGEPAGE);  // a hint: shmem_enabled may forbid huge pages
     ::madvise(base_, map_bytes_, MADV_DONTFORK);  // a fork must not share, nor be charged for, the pool
     PoolProgress unwatched;
-    allocate_and_touch(progress == nullptr ? unwatched : *progress);
-    if (lock_memory && ::mlock(base_, map_bytes_) != 0) {
-      const std::string reason = std::strerror(errno);
-      throw PoolLimitError(
-          "locking " + std::to_string(map_bytes_) + " bytes failed (" + reason +
-          "): raise RLIMIT_MEMLOCK (ulimit -l unlimited), grant CAP_IPC_LOCK, or don't lock the memory");
-    }
+    PoolProgress& watched = progress == nullptr ? unwatched : *progress;
+    allocate_and_touch(watched);
+    if (lock_memory) lock(watched);
     // FUTURE_WRITE spares the map made above and refuses every later writable one, write() included.
     if (::fcntl(fd_, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
       fail("sealing");
@@ -94,6 +90,18 @@ void Pool::release() {
   if (base_ != nullptr) ::munmap(base_, map_bytes_);
   if (read_only_fd_ >= 0) ::close(read_only_fd_);
   if (fd_ >= 0) ::close(fd_);
+}
+
+void Pool::lock(const PoolProgress& progress) {
+  // In steps, so that it can be called off.
+  for (uint64_t at = 0; at < map_bytes_; at += kTouchChunk) {
+    if (progress.cancelled.load()) fail("locking", ECANCELED);
+    if (::mlock(base_ + at, std::min(kTouchChunk, map_bytes_ - at)) == 0) continue;
+    const std::string reason = std::strerror(errno);
+    throw PoolLimitError(
+        "locking " + std::to_string(map_bytes_) + " bytes failed (" + reason +
+        "): raise RLIMIT_MEMLOCK (ulimit -l unlimited), grant CAP_IPC_LOCK, or don't lock the memory");
+  }
 }
 
 void Pool::allocate_and_touch(PoolProgress& progress) {
@@ -120,7 +128,7 @@ void Pool::allocate_and_touch(PoolProgress& progress) {
   // Touching through the map (and not fallocate alone) is what gets huge pages; fallocate then proves that no
   // hole is left.
   int failed = error.load();
-  if (failed == 0) failed = allocate_file(fd_, map_bytes_);
+  if (failed == 0) failed = allocate_file(fd_, map_bytes_, &progress.cancelled);
   if (failed == ENOMEM || failed == EFAULT || failed == ENOSPC || failed == EHWPOISON)
     throw PoolLimitError(
         "a memory pool of " + std::to_string(map_bytes_) +

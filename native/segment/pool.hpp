@@ -44,6 +44,7 @@ class Pool {
 
  private:
   void allocate_and_touch(PoolProgress& progress);
+  void lock(const PoolProgress& progress);
   void release();
 
   uint64_t map_bytes_;

@@ -39,7 +39,10 @@ class RoleOnly:
         clears = ClearWatch(lambda: self.address, None)
         control = ControlService(self.roles, metrics, heartbeat_interval_ms=1000)
         self._port = ControlPort(
-            control, AdminService(self.roles, about, clears), TokenInterceptor(Tokens(()), metrics)
+            control,
+            AdminService(self.roles, about, clears),
+            TokenInterceptor(Tokens(()), metrics),
+            connections_max=100,
         )
 
     async def start(self) -> None:

@@ -194,6 +194,20 @@ def test_clear_ends_a_namespace_for_every_client(admin: Admin, client: Client) -
     assert "no namespace fits 'nowhere'" in admin("clear", "nowhere", "--yes", code=1)
 
 
+def test_forget_removes_a_namespace_and_who_still_uses_it_begins_anew(admin: Admin, client: Client) -> None:
+    fill(client, "to forget", "a", "b")
+    assert "say --yes" in admin("forget", "to forget", code=2)
+    forgotten = admin.json("forget", "to forget", "--yes")
+    assert (forgotten["dropped_object_count"], forgotten["dropped_object_bytes"]) == (2, 2 * PAGE_BYTES)
+    assert "to forget" not in [n["name"] for n in admin.json("namespaces")["namespaces"]]
+    assert "no namespace fits 'to forget'" in admin("forget", "to forget", "--yes", code=1)
+    assert not client.namespace("to forget").exists("a")
+    fill(client, "to forget", "a")
+    assert client.namespace("to forget").exists("a") and not client.namespace("to forget").exists("b")
+    (again,) = [n for n in admin.json("namespaces")["namespaces"] if n["name"] == "to forget"]
+    assert again["epoch"] == 1 and again["id"] != forgotten["id"]
+
+
 @pytest.mark.parametrize(("answer", "code", "left"), [("n", 1, True), ("y", 0, False)])
 def test_clear_asks_on_a_terminal(
     cluster: Cluster, client: Client, answer: str, code: int, left: bool
@@ -248,6 +262,7 @@ def test_what_json_prints_is_what_the_documentation_says(admin: Admin, client: C
         "namespaces": (),
         "stat": ("a", "--namespace", "documented"),
         "clear": ("documented", "--yes"),
+        "forget": ("documented", "--yes"),
         "drain": ("0", "--yes"),
         "undrain": ("0",),
     }

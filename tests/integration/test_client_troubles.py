@@ -14,6 +14,7 @@ import pytest
 from kvstore_client import Client
 from kvstore_client.protocol import HEADER_BYTES, Header, ReplyPrefix, Status, reply_frame
 from support.processes import Cluster
+from support.raw_client import RawClient
 from support.running_cluster import paused, running_cluster
 from support.waiting import wait_until
 
@@ -154,6 +155,33 @@ def test_more_namespaces_than_the_masters_keep(
         with Client(cluster.masters) as client:
             assert client.namespace("the only one").open()
             check_said_once(client, caplog, "masters: no master serves", "its most of 1 namespaces")
+            assert "kvstore admin forget" in "".join(client.stats()["troubles"].values())
+
+
+@pytest.mark.parametrize("of", ["MASTER", "SEGMENT"])
+def test_more_clients_than_a_server_takes(
+    of: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"KVSTORE_{of}_CONNECTIONS_MAX", "1")
+    cluster = Cluster(tmp_path)
+    with closing(cluster):
+        cluster.start_master()
+        segment = cluster.start_segment(options=("--unix-path=off",))
+        if of == "MASTER":
+            port = int(cluster.masters.rpartition(":")[2])
+        else:
+            with Client(cluster.masters) as writer:
+                assert writer.namespace(NOTES).put("key", b"value")
+            port = segment.wait_event("listening")["port"]
+        with wait_until(lambda: admitted(port), "the writer is gone"), Client(cluster.masters) as client:
+            check_said_once(client, caplog, "connections_max", "limit of open files")
+
+
+def admitted(port: int) -> RawClient | None:
+    try:
+        return RawClient(port)
+    except AssertionError:
+        return None
 
 
 def test_no_room_in_any_segment_and_room_again(store: Cluster, caplog: pytest.LogCaptureFixture) -> None:

@@ -142,7 +142,10 @@ async def test_a_disk_that_fails_takes_puts_away_and_no_reads_and_is_used_again_
         await until(lambda: master.events("commits_stalled"), "a commit fails")
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + 4
-        while loop.time() < ends_at:
+        ready_path = (ready["http_port"], "/readyz")
+        while loop.time() < ends_at or await http_status(*ready_path) == 200:
+            assert loop.time() < ends_at + 10, "a leader that can't commit is ready"
+            assert await http_status(ready["http_port"], "/healthz") == 200
             await segment.heartbeat()
             assert await peer.exists(ns, old) == [True] * 64
             assert not any(await peer.exists(ns, new))
@@ -151,10 +154,16 @@ async def test_a_disk_that_fails_takes_puts_away_and_no_reads_and_is_used_again_
         status, text = await peer.call(Op.OPEN_NAMESPACE, protocol.OpenNamespaceRequest(b"{}", "x"))
         assert status is Status.UNAVAILABLE and b"File too large" in text
         assert not segment.call.done()
+        reader, writer = await asyncio.open_connection("127.0.0.1", ready["http_port"])
+        writer.write(b"GET /readyz HTTP/1.1\r\n\r\n")
+        why = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        assert b"reads are served" in why and b"File too large" in why
 
         limit_files(resource.RLIM_INFINITY)
         await segment.acked()
         assert all(await peer.exists(ns, new))
+        assert await http_status(*ready_path) == 200
         assert peer.map_epoch == epoch
         assert [len(master.events(name)) for name in ("commits_stalled", "commits_resumed")] == [1, 1]
         assert master.events("metadata_store_reopened")

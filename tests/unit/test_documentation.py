@@ -11,6 +11,7 @@ import pytest
 
 from hicache_adapter.recorder import COUNTED
 from kvstore.common.config.reference import reference
+from kvstore.common.process_status import ProcessStatus
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.state.directory_state import DirectoryState, Recovered, StateLimits
 from kvstore.master.state.layout import ClusterRecord
@@ -62,6 +63,12 @@ def test_each_master_metric_is_documented() -> None:
     metrics.watch(DirectoryState(0.0, 1, recovered, StateLimits()))
     names = [family.name for family in metrics.registry.collect()]
     assert len(names) > 10
+    assert [name for name in names if name not in METRICS] == []
+
+
+def test_each_metric_of_any_server_is_documented() -> None:
+    names = [family.name for family in ProcessStatus("").registry.collect()]
+    assert len(names) > 5
     assert [name for name in names if name not in METRICS] == []
 
 

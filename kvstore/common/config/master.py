@@ -97,7 +97,8 @@ class MasterSettings(ServerSettings):
     )
     connections_max: int = setting(
         16_384,
-        "Most client connections at a time; every rank of every engine has one at least.",
+        "Most client connections at a time; every rank of every engine has one at least. Fewer where the limit of open files "
+        "does not allow so many.",
         group="Limits",
         ge=1,
         le=1 << 20,

@@ -109,7 +109,11 @@ class SegmentSettings(ServerSettings):
         le=65_536,
     )
     connections_max: int = setting(
-        1024, "Most client connections at a time.", group="Limits", ge=1, le=65_536
+        1024,
+        "Most client connections at a time. Fewer where the limit of open files does not allow so many.",
+        group="Limits",
+        ge=1,
+        le=65_536,
     )
 
     @field_validator("capacity")

@@ -12,9 +12,9 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 
+from kvstore.common.core_tasks import CoreTasks
 from kvstore.common.errors import KvstoreError, StoreError
 from kvstore.common.logs import log_event, log_throttled
-from kvstore.master.core_tasks import CoreTasks
 from kvstore.master.directory import Directory
 from kvstore.master.ha.attendance_keeper import AttendanceKeeper
 from kvstore.master.ha.follower import Follower
@@ -113,8 +113,8 @@ class Replica:
         """Recovered is None when the tenure ended before it could begin."""
         tasks = CoreTasks(self._on_failed)
         tasks.start(follower.run(), "follower")
-        tasks.start(follower.watch_lag(), "follower-lag")
-        tasks.start(mirror(self._roles, follower.standby, self._token), "map-mirror")
+        tasks.keep(follower.watch_lag, "follower-lag")
+        tasks.keep(lambda: mirror(self._roles, follower.standby, self._token), "map-mirror")
         try:
             tenure = await self._campaign()
             log_event(logger, logging.INFO, "elected", term=tenure.fence.term, revision=tenure.revision)

@@ -15,7 +15,7 @@ from kvstore import __version__
 from kvstore.common.errors import RefusedError, StoreError
 from kvstore.master.clear_watch import ClearWatch
 from kvstore.master.directory import Directory
-from kvstore.master.ports.health import leader_problems, standby_problems
+from kvstore.master.ports.health import leader_problems, limit_problems, standby_problems
 from kvstore.master.ports.refusals import backend_of, refuse, refuse_as_standby
 from kvstore.master.roles import Backend, Roles
 from kvstore.v1 import admin_pb2 as pb
@@ -34,6 +34,7 @@ class AboutMaster:
     control_address: Callable[[], str]
     readiness: Callable[[], tuple[bool, str]]
     directory_port: Callable[[], int] = lambda: 0  # 0: not open
+    limits: Callable[[], list[str]] = list  # of this process that are reached now
 
 
 class AdminService(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
@@ -58,6 +59,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
             backend = roles.backend
         except RefusedError as error:
             status.problems.append(str(error))
+            status.problems.extend(about.limits())
             return status
         _add_cluster(status, backend)
         if roles.directory is not None:
@@ -68,6 +70,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
             if roles.lag_revisions is not None:
                 status.lag_revisions = roles.lag_revisions
             status.problems.extend(standby_problems(*about.readiness()))
+        status.problems.extend(about.limits())
         return status
 
     async def ListSegments(self, request: Any, context: Any) -> AsyncIterator[Any]:
@@ -117,6 +120,16 @@ class AdminService(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
             object_count=objects,
             object_bytes=size_bytes,
         )
+
+    async def ForgetNamespace(self, request: Any, context: Any) -> Any:
+        directory = await self._leading(context)
+        await _check_bytes(context, "id", request.id, NAMESPACE_BYTES)
+        try:
+            await directory.forget_namespace(request.id)
+        except RefusedError as error:
+            await refuse(context, error, self._roles)
+        objects, size_bytes = directory.index.usage_of_namespace(request.id)
+        return pb.ForgottenNamespace(object_count=objects, object_bytes=size_bytes)
 
     async def GetClearProgress(self, request: Any, context: Any) -> Any:
         directory = await self._leading(context)
@@ -185,6 +198,7 @@ def _add_leader(status: Any, directory: Directory) -> None:
     status.problems.extend(
         leader_problems(time.monotonic(), state.segments, store, directory.committer.backlog_bytes)
     )
+    status.problems.extend(limit_problems(state))
 
 
 def _segment(backend: Backend, record: MapRecord, directory: Directory | None) -> Any:

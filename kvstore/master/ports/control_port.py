@@ -86,8 +86,12 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 
 class ControlPort:
-    def __init__(self, control: ControlService, admin: AdminService, auth: TokenInterceptor) -> None:
-        self._server = grpc.aio.server(interceptors=(auth,), options=_OPTIONS)
+    def __init__(
+        self, control: ControlService, admin: AdminService, auth: TokenInterceptor, connections_max: int
+    ) -> None:
+        """Connections over `connections_max` are closed at once."""
+        options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections_max))
+        self._server = grpc.aio.server(interceptors=(auth,), options=options)
         control_pb2_grpc.add_ControlServicer_to_server(control, self._server)
         admin_pb2_grpc.add_AdminServicer_to_server(admin, self._server)
         self.port = 0

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import struct
+import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -44,6 +46,11 @@ logger = logging.getLogger(__name__)
 
 HELLO_TIMEOUT_S = 5.0
 HELLO_BODY_BYTES_MAX = 4096
+# Connections over the limit that are open until they have been told so, and what each has for that; further ones are just closed.
+REFUSED_AT_A_TIME = 64
+REFUSAL_TIMEOUT_S = 1.0
+# How long a limit that was reached is told to operators.
+REFUSAL_TOLD_S = 60.0
 WRITE_BUFFER_HIGH_BYTES = 1 << 20
 _COUNT_AT = struct.Struct("<8xI")
 _PREFERRED_AT = struct.Struct("<12xI")
@@ -72,6 +79,9 @@ class DirectoryPort:
         self.metrics = metrics
         self.options = options
         self.connections: set[DirectoryConnection] = set()
+        self.refused: set[DirectoryConnection] = set()  # that are still to be told so
+        self.refused_at = -math.inf
+        metrics.connections_max.set(options.connections_max)
         self._counters: dict[tuple[int, int], Any] = {}
         self._key_counters = {int(op): metrics.request_keys.labels(_OP_NAMES[op]) for op in _HOT}
         self._servers: list[asyncio.Server] = []
@@ -93,10 +103,24 @@ class DirectoryPort:
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
-        for connection in list(self.connections):
+        for connection in [*self.connections, *self.refused]:
             connection.close()
         for server in servers:
             await server.wait_closed()
+
+    def problems(self) -> list[str]:
+        """Empty while nobody is, and was lately, refused."""
+        if time.monotonic() - self.refused_at >= REFUSAL_TOLD_S:
+            return []
+        return [f"clients are refused: {self.limit_text()}"]
+
+    def limit_text(self) -> str:
+        """Why there is no room for another client."""
+        count = self.options.connections_max
+        return (
+            f"{count} are connected to this master, the most that connections_max and its limit of open files allow: "
+            "raise them"
+        )
 
     def count(self, op: int, status: int, keys: int = 0) -> None:
         counter = self._counters.get((op, status))
@@ -118,6 +142,7 @@ class DirectoryConnection(asyncio.Protocol):
         self._need = HEADER_BYTES  # bytes that make the frame at the head of the buffer whole
         self._out: list[bytes] = []
         self._greeted = False
+        self._refused = False  # over the limit: its first frame is answered with that
         self._held: frozenset[TokenRole] = frozenset()  # what its token is for
         self._closing = False
         self._write_paused = False
@@ -136,18 +161,32 @@ class DirectoryConnection(asyncio.Protocol):
         peername = transport.get_extra_info("peername")
         self._peer, self._host = str(peername), str(peername[0]) if peername else ""
         if len(self._port.connections) >= self._port.options.connections_max:
-            self._port.metrics.refused_connections.inc()
-            self._log(logging.WARNING, "connection_refused", why="connections_max")
-            self._closing = True
-            self._transport.abort()
+            self._refuse_connection()
             return
         self._port.connections.add(self)
         self._port.metrics.connections.inc()
         loop = asyncio.get_running_loop()
         self._hello_timer = loop.call_later(HELLO_TIMEOUT_S, self.close)
 
+    def _refuse_connection(self) -> None:
+        """A peer that was just cut off would try again at once, and could not say why."""
+        port = self._port
+        port.refused_at = time.monotonic()
+        port.metrics.refused_connections.inc()
+        log_throttled(
+            logger, logging.WARNING, "connection_refused", "", peer=self._peer, why=port.limit_text()
+        )
+        if len(port.refused) >= REFUSED_AT_A_TIME:
+            self._closing = True
+            self._transport.abort()
+            return
+        self._refused = True
+        port.refused.add(self)
+        self._hello_timer = asyncio.get_running_loop().call_later(REFUSAL_TIMEOUT_S, self.close)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
+        self._port.refused.discard(self)
         if self in self._port.connections:
             self._port.connections.discard(self)
             self._port.metrics.connections.dec()
@@ -266,7 +305,10 @@ class DirectoryConnection(asyncio.Protocol):
 
     def _answer(self, op: int, request_id: int, body: bytes) -> None:
         try:
-            if not self._greeted:
+            if self._refused:
+                self._refuse(op, request_id, Status.UNAVAILABLE, self._port.limit_text())
+                self.close()
+            elif not self._greeted:
                 self._hello(op, request_id, body)
             elif op in _HOT:
                 self._hot(op, request_id, body)

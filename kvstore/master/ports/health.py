@@ -7,12 +7,15 @@ from collections.abc import Iterable, Sequence
 from kvstore.common.reachability import address_doubt
 from kvstore.master.committer import BACKLOG_BYTES_MAX
 from kvstore.master.metadata.store import SpaceLevel
+from kvstore.master.state.directory_state import DirectoryState
 from kvstore.master.state.segment_table import Segment
 from kvstore.master.store_watch import StoreView
 from kvstore_client.address import Address
 from kvstore_client.protocol import SegmentState
 
 NAMED_MAX = 5
+# A newcomer with another's id tries again every few seconds.
+CHALLENGE_TOLD_S = 60.0
 
 
 def leader_problems(
@@ -21,6 +24,21 @@ def leader_problems(
     """Empty: well. A pool that is full is well (it evicts), and so is a segment that an operator drains."""
     known = list(segments)
     return [*_store_problems(store, backlog_bytes), *_segment_problems(now, known)]
+
+
+def limit_problems(state: DirectoryState) -> list[str]:
+    """Limits of the cluster that are reached now: whoever comes next is refused."""
+    problems = []
+    if state.namespaces.full:
+        problems.append(
+            f"no namespace can be opened, there are {state.namespaces.count_max}: forget those that nobody uses any more "
+            "(kvstore admin forget), or raise namespaces_max"
+        )
+    if len(state.segments) >= (segments_max := state.membership.limits.segments_max):
+        problems.append(
+            f"no segment can join, there are {segments_max}, suspect and gone ones too: raise segments_max"
+        )
+    return problems
 
 
 def standby_problems(ready: bool, why: str) -> list[str]:
@@ -50,6 +68,12 @@ def _segment_problems(now: float, segments: Sequence[Segment]) -> list[str]:
         problems.append(
             f"{_count(suspect)} suspect and not served: "
             + _named(f"{_name(s)} silent for {max(0.0, now - s.heard_at):.0f} s" for s in suspect)
+        )
+    doubled = [s for s in segments if now - s.challenged_at < CHALLENGE_TOLD_S]
+    if doubled:
+        problems.append(
+            "a second segment comes with the id of another and is refused, its data directory was copied: "
+            + _named(f"{_name(s)} has it, {s.challenger} wants it" for s in doubled)
         )
     waiting = [s for s in segments if s.serving and not s.registered]
     if waiting:

@@ -16,6 +16,7 @@ GRPC_CODES = {
     Status.BAD_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
     Status.MISS: grpc.StatusCode.NOT_FOUND,
     Status.STALE_NAMESPACE: grpc.StatusCode.NOT_FOUND,
+    Status.CONFLICT: grpc.StatusCode.ALREADY_EXISTS,
     Status.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     Status.TIMEOUT: grpc.StatusCode.DEADLINE_EXCEEDED,
     Status.NOT_LEADER: grpc.StatusCode.UNAVAILABLE,

@@ -87,6 +87,11 @@ class NamespaceStored:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class NamespaceRemoved:
+    identity: bytes
+
+
 Change = (
     SegmentRegistered
     | DrainStored
@@ -96,6 +101,7 @@ Change = (
     | InventoryStored
     | CompactionStored
     | NamespaceStored
+    | NamespaceRemoved
 )
 SegmentChange = (
     SegmentRegistered

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from kvstore.master.state import changes as ch
 from kvstore.master.state import events as ev
 from kvstore.master.state.barriers import Barriers
+from kvstore.master.state.draining import Draining
 from kvstore.master.state.effects import BroadcastMap, Effect, Report
 from kvstore.master.state.layout import ClusterRecord, NamespaceRecord, SegmentRecord
 from kvstore.master.state.membership import Membership, MembershipLimits
 from kvstore.master.state.namespaces import Namespaces
+from kvstore.master.state.segment_indexes import SegmentIndexes
 from kvstore.master.state.segment_logs import LogLimits, SegmentLogs
 from kvstore.master.state.segment_table import SegmentTable
 from kvstore_client._native import DirectoryIndex
@@ -62,26 +64,28 @@ class DirectoryState:
 
     def __init__(self, now: float, term: int, recovered: Recovered, limits: StateLimits) -> None:
         self.term = term
-        self.cluster = recovered.cluster
         self.index = recovered.index
         self.map_epoch = term << 32 | 1
-        self.segments = SegmentTable()
+        self.segments = SegmentTable(SegmentIndexes(lambda index: self.index.segment_usage(index)[0] > 0))
         self.barriers = Barriers(self.segments)
-        self.namespaces = Namespaces(recovered.cluster.epoch_floor, limits.namespaces_max, self.barriers)
+        self.namespaces = Namespaces(recovered.cluster, limits.namespaces_max, self.barriers)
         self.namespaces.recover(recovered.namespaces)
         self.membership = Membership(self.segments, self.index, limits.membership)
+        self.draining = Draining(self.segments, self.membership)
         self.logs = SegmentLogs(self.segments, self.index, limits.log)
         # Counts whatever may change the map or where pages are placed.
         self.membership_version = 0
         self._stalled = False
         for known in recovered.segments:
             self._recover(now, known, limits.recovery_s)
+        self.segments.indexes.recover({known.index for known in recovered.segments})
         self._map_shape = self._shape()
 
     def _recover(self, now: float, known: RecoveredSegment, recovery_s: float) -> None:
         segment = self.segments.create(known.segment_id, known.record)
         assert segment.index == known.index
         self.index.set_serving(known.index, True)  # whatever a follower thought of it
+        self.index.set_vouched(known.index, False)  # but nobody has heard it yet
         segment.durable_seq = segment.accepted_seq = known.durable_seq
         segment.logged_entries = known.logged_entries
         segment.next_generation = known.next_generation
@@ -94,6 +98,10 @@ class DirectoryState:
         segment.recovering_until = now + recovery_s
         segment.heard_at = now
         segment.fresh_since = float("-inf")
+
+    @property
+    def cluster(self) -> ClusterRecord:
+        return self.namespaces.cluster
 
     @property
     def cluster_id(self) -> bytes:
@@ -128,24 +136,26 @@ class DirectoryState:
             case ev.HeartbeatReceived():
                 return self.membership.heartbeat(now, event)
             case ev.Tick():
-                return self.membership.tick(now)
+                return self.membership.tick(now, event.late_s)
             case ev.InventoryReceived():
                 return self._heard(now, event.session) + self.logs.inventory(event)
             case ev.SegmentAttached():
                 return self.membership.attach(now, event)
             case ev.StreamLost():
-                return self.membership.stream_lost(event)
+                return self.membership.stream_lost(now, event)
             case ev.SegmentLeaving():
                 return self.membership.leaving(now, event)
             case ev.NamespaceOpened():
                 return self.namespaces.open(event)
             case ev.NamespaceBumped():
                 return self.namespaces.bump(event)
+            case ev.NamespaceForgotten():
+                return self.namespaces.forget(event)
             case ev.NamespacesRetired():
                 self.barriers.confirmed(event)
                 return []
             case ev.DrainRequested():
-                return self.membership.drain(event)
+                return self.draining.request(now, event)
             case ev.CompactionWritten():
                 return self.logs.compaction_written(event)
             case ev.CompactionFailed():
@@ -169,6 +179,7 @@ class DirectoryState:
         if event.stalled_s >= ANSWER_AFTER_S:
             # What waits is stored once the store can; whoever asked for it has waited long enough.
             effects += self.membership.commit_stalled(event.error)
+            effects += self.draining.commit_stalled(event.error)
             effects += self.namespaces.commit_stalled(event.error)
         return effects
 
@@ -191,12 +202,14 @@ class DirectoryState:
                 return self.logs.compaction_stored(change)
             case ch.NamespaceStored():
                 return self.namespaces.stored(change)
+            case ch.NamespaceRemoved():
+                return self.namespaces.removed(change)
             case ch.SegmentRegistered():
-                return self.membership.registered(change)
+                return self.membership.registered(now, change)
             case ch.SegmentDropped():
                 return self.membership.dropped(change)
             case ch.DrainStored():
-                return self.membership.drain_stored(change)
+                return self.draining.stored(change)
 
     def _commit_failed(self, now: float, event: ev.CommitFailed) -> list[Effect]:
         change = event.change
@@ -206,11 +219,13 @@ class DirectoryState:
         match change:
             case ch.NamespaceStored():
                 return failed + self.namespaces.store_failed(change, event.error)
+            case ch.NamespaceRemoved():
+                return failed + self.namespaces.remove_failed(change, event.error)
             case ch.SegmentRegistered():
                 return failed + self.membership.registration_failed(change)
             case ch.SegmentDropped():
                 return failed + self.membership.drop_failed(now, change)
             case ch.DrainStored():
-                return failed + self.membership.drain_failed(change, event.error)
+                return failed + self.draining.store_failed(now, change, event.error)
             case _:
                 return failed + self.logs.store_failed(change)

@@ -77,6 +77,11 @@ class NamespaceReady:
 
 
 @dataclass(frozen=True, slots=True)
+class NamespaceGone:
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
 class DrainReady:
     request: int
 
@@ -111,6 +116,9 @@ class Report:
     event: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     level: int = logging.WARNING
+    throttle_key: str | None = (
+        None  # whose doing it is, when it may come again and again: a line a minute then
+    )
 
 
 SessionEffect = AcceptSegment | AckJournal | RequestInventory | RefuseEntries | CloseSession
@@ -120,6 +128,7 @@ Effect = (
     | BroadcastMap
     | RetireNamespaces
     | NamespaceReady
+    | NamespaceGone
     | DrainReady
     | RequestRefused
     | SweepIndex

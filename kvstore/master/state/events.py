@@ -75,6 +75,14 @@ class NamespaceBumped:
 
 
 @dataclass(frozen=True, slots=True)
+class NamespaceForgotten:
+    """An operator wants it removed, with all that it holds."""
+
+    request: int
+    ns: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class NamespacesRetired:
     """A segment serves nothing that was cleared up to this barrier."""
 
@@ -134,7 +142,9 @@ class CommitStalled:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passes; deadlines are looked at."""
+    """Time passes; deadlines are looked at. It comes `late_s` later than it was meant to, and nothing was heard meanwhile."""
+
+    late_s: float = 0.0
 
 
 Event = (
@@ -147,6 +157,7 @@ Event = (
     | DrainRequested
     | NamespaceOpened
     | NamespaceBumped
+    | NamespaceForgotten
     | NamespacesRetired
     | CompactionWritten
     | CompactionFailed

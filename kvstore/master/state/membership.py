@@ -1,4 +1,4 @@
-"""Who is in the cluster: attaching, going silent, leaving, draining. Part of the state machine; does no IO.
+"""Who is in the cluster: attaching, going silent, leaving. Part of the state machine; does no IO.
 
     (attach) -> LIVE <-> SUSPECT -> GONE        DRAINING stands for LIVE while a segment is to be emptied
     (master restart) -> LIVE, "recovering" until it attaches or the recovery time is over -> SUSPECT
@@ -17,20 +17,18 @@ from dataclasses import dataclass, replace
 from kvstore.common.reachability import address_doubt
 from kvstore.master.metadata.store import Delete, Op, Put
 from kvstore.master.state import layout
-from kvstore.master.state.changes import DrainStored, Registration, SegmentDropped, SegmentRegistered
+from kvstore.master.state.changes import Registration, SegmentDropped, SegmentRegistered
 from kvstore.master.state.effects import (
     AcceptSegment,
     BroadcastMap,
     CloseSession,
     Commit,
-    DrainReady,
     Effect,
     Report,
-    RequestRefused,
     SweepIndex,
 )
+from kvstore.master.state.endpoint import Endpoint
 from kvstore.master.state.events import (
-    DrainRequested,
     HeartbeatReceived,
     SegmentAttached,
     SegmentLeaving,
@@ -39,6 +37,7 @@ from kvstore.master.state.events import (
 from kvstore.master.state.layout import SegmentRecord
 from kvstore.master.state.segment_table import Segment, SegmentTable
 from kvstore_client._native import DirectoryIndex
+from kvstore_client.address import Address
 from kvstore_client.protocol import SegmentState, Status
 
 
@@ -48,6 +47,8 @@ class MembershipLimits:
     heartbeat_timeout_s: float = 10.0
     # The same for a segment whose stream has broken: two heartbeats and a half.
     streamless_timeout_s: float = 2.5
+    # So long what it holds counts as there when new objects are placed, since it was last heard.
+    evidence_s: float = 2.0
     segments_max: int = 4096
 
 
@@ -55,7 +56,7 @@ class Membership:
     def __init__(self, table: SegmentTable, index: DirectoryIndex, limits: MembershipLimits) -> None:
         self._table = table
         self._index = index
-        self._limits = limits
+        self.limits = limits
 
     # ---- coming --------------------------------------------------------------------------------------------
 
@@ -63,18 +64,16 @@ class Membership:
         said = event.registration
         segment = self._table.get(said.endpoint.segment_id)
         effects: list[Effect] = []
-        if segment is None and len(self._table) >= self._limits.segments_max:
-            reason = f"the cluster has its most of {self._limits.segments_max} segments"
+        if segment is None and len(self._table) >= self.limits.segments_max:
+            reason = f"the cluster has its most of {self.limits.segments_max} segments"
             return [CloseSession(event.session, Status.UNAVAILABLE, reason)]
+        if segment is not None and self._is_anothers(now, segment, said):
+            return self._refuse_newcomer(now, event.session, segment, said)
         if segment is not None and segment.session is not None:
             effects.append(CloseSession(segment.session, Status.UNAVAILABLE, "another stream took over"))
             effects.append(Report("segment_superseded", {"segment_id": said.endpoint.segment_id}))
             self._table.release(segment)
 
-        index = self._table.next_index if segment is None else segment.index
-        if index >= layout.SEGMENT_INDEX_MAX:
-            reason = f"the directory has given out all its {layout.SEGMENT_INDEX_MAX} segment indexes"
-            return [*effects, CloseSession(event.session, Status.UNAVAILABLE, reason)]
         if (
             segment is None
             or segment.record.endpoint.pool_id != said.endpoint.pool_id
@@ -82,15 +81,36 @@ class Membership:
         ):
             return effects + self._start_anew(now, event.session, segment, said)
         self._table.bind(segment, event.session)
-        segment.heard_at = now
+        segment.heard_at = segment.alive_at = now
         segment.said = said
         record = replace(segment.record, endpoint=said.endpoint)
         if segment.recorded and record == segment.record:
-            return effects + self._admit(segment, said)
+            return effects + self._admit(now, segment, said)
         if segment.registrations_pending and record == segment.record:
             return effects  # of an earlier stream, and as good for this one
         segment.record, segment.recorded = record, False
         return [*effects, self._register(segment, fresh=False)]
+
+    def _is_anothers(self, now: float, segment: Segment, said: Registration) -> bool:
+        """Whether the id is that of a segment which is alive, and not the one that comes: its data directory was copied."""
+        if segment.record.endpoint.pool_id == said.endpoint.pool_id or segment.state is SegmentState.GONE:
+            return False
+        return now - segment.alive_at < self.limits.streamless_timeout_s
+
+    @staticmethod
+    def _refuse_newcomer(now: float, session: int, segment: Segment, said: Registration) -> list[Effect]:
+        holder, newcomer = _where(segment.record.endpoint, segment.said), _where(said.endpoint, said)
+        segment.challenger, segment.challenged_at = newcomer, now
+        reason = (
+            f"segment id {segment.segment_id.hex()} is that of the segment at {holder}, which was heard "
+            f"{now - segment.alive_at:.1f} s ago; the one at {newcomer} has it too, as from a copied data directory: give it a "
+            "--data-dir of its own, or delete segment_id in it"
+        )
+        told = {"segment_id": segment.segment_id, "holder": holder, "newcomer": newcomer}
+        return [
+            CloseSession(session, Status.CONFLICT, reason),
+            Report("segment_id_taken", told, logging.ERROR, throttle_key=newcomer),
+        ]
 
     def _start_anew(
         self,
@@ -99,20 +119,26 @@ class Membership:
         old: Segment | None,
         said: Registration,
     ) -> list[Effect]:
+        index = self._table.indexes.take()
+        if index is None:
+            reason = f"the directory has given out all its {layout.SEGMENT_INDEX_MAX} segment indexes"
+            return [CloseSession(session, Status.UNAVAILABLE, reason)]
         effects: list[Effect] = []
         draining = False
         if old is not None:
             self._index.set_serving(old.index, False)
-            self._index.drop_segment(old.index)
-            effects.append(SweepIndex())
+            if not old.removed:  # then they are going already
+                self._index.drop_segment(old.index)
+                effects.append(SweepIndex())
             effects.append(BroadcastMap())
             # New memory of the same segment is as little to be filled; one that said goodbye begins anew.
             draining = old.record.draining and old.state is not SegmentState.GONE
-        record = SegmentRecord(self._table.next_index, said.endpoint, draining)
+        record = SegmentRecord(index, said.endpoint, draining)
         segment = self._table.create(said.endpoint.segment_id, record)
         segment.said = said
-        segment.heard_at = segment.fresh_since = segment.suspect_since = now
+        segment.heard_at = segment.alive_at = segment.fresh_since = segment.suspect_since = now
         self._index.set_serving(segment.index, False)  # until the registration is durable
+        self._index.set_vouched(segment.index, False)
         self._table.bind(segment, session)
         # Whatever the old pool (or a segment whose record was lost) left behind goes in the same commit.
         return [*effects, self._register(segment, fresh=True)]
@@ -123,18 +149,22 @@ class Membership:
         ops: tuple[Op, ...] = (layout.whole_log(segment.segment_id), put) if fresh else (put,)
         return Commit(ops, SegmentRegistered(segment.segment_id, segment.log, fresh))
 
-    def registered(self, change: SegmentRegistered) -> list[Effect]:
+    def registered(self, now: float, change: SegmentRegistered) -> list[Effect]:
         """Admits the stream of now, if what it said is what is durable."""
         segment = self._current(change.segment_id, change.log)
         if segment is None:
             return []
+        # The record lies where those of its earlier memory lay.
+        for index in segment.replaces:
+            self._table.indexes.record_removed(index)
+        segment.replaces = ()
         segment.registrations_pending -= 1
         if segment.registrations_pending:
             return []  # a later stream said something else
         segment.recorded = True
         if segment.session is None or segment.registered or segment.said is None:
             return []
-        return self._admit(segment, segment.said)
+        return self._admit(now, segment, segment.said)
 
     def registration_failed(self, change: SegmentRegistered) -> list[Effect]:
         segment = self._current(change.segment_id, change.log)
@@ -149,7 +179,7 @@ class Membership:
             return []
         return [CloseSession(session, Status.UNAVAILABLE, "the directory could not be written: attach again")]
 
-    def _admit(self, segment: Segment, said: Registration) -> list[Effect]:
+    def _admit(self, now: float, segment: Segment, said: Registration) -> list[Effect]:
         assert segment.session is not None
         segment.registered = True
         segment.recovering_until = None
@@ -163,7 +193,7 @@ class Membership:
         doubt = address_doubt(segment.record.endpoint.host, said.attached_from)
         return [
             AcceptSegment(segment.session, segment.index, segment.durable_seq, need_inventory),
-            *self._revive(segment),
+            *self.revive(now, segment),
             Report(
                 "segment_attached",
                 {
@@ -184,19 +214,32 @@ class Membership:
             ),
         ]
 
-    def _revive(self, segment: Segment) -> list[Effect]:
+    def revive(self, now: float, segment: Segment) -> list[Effect]:
+        """It is served, and takes new pages unless it is to be drained."""
         state = SegmentState.DRAINING if segment.record.draining else SegmentState.LIVE
         self._index.set_serving(segment.index, True)
         segment.state = state
+        self._judge(now, segment)
         return [BroadcastMap()]
+
+    def _judge(self, now: float, segment: Segment) -> None:
+        """Whether there is evidence that what it holds is there: a page that is said to be stored must not lie on a dead segment."""
+        vouched = segment.serving and segment.registered and now - segment.alive_at <= self.limits.evidence_s
+        if segment.vouched != vouched:
+            segment.vouched = vouched
+            self._index.set_vouched(segment.index, vouched)
 
     # ---- going silent --------------------------------------------------------------------------------------
 
     def heard(self, now: float, segment: Segment) -> list[Effect]:
         """A message came: a segment that was silent counts again, if this is the memory of its durable record."""
-        segment.heard_at = now
+        segment.heard_at = segment.alive_at = now
+        self._judge(now, segment)
         if segment.recorded and segment.state is SegmentState.SUSPECT:
-            return [*self._revive(segment), Report("segment_heard_again", {"segment_id": segment.segment_id})]
+            return [
+                *self.revive(now, segment),
+                Report("segment_heard_again", {"segment_id": segment.segment_id}),
+            ]
         return []
 
     def heartbeat(self, now: float, event: HeartbeatReceived) -> list[Effect]:
@@ -225,11 +268,12 @@ class Membership:
             segment is not None and segment.record.endpoint.pool_id == pool_id and segment.session is not None
         )
 
-    def stream_lost(self, event: StreamLost) -> list[Effect]:
+    def stream_lost(self, now: float, event: StreamLost) -> list[Effect]:
         segment = self._table.of_session(event.session)
         if segment is None:
             return []
         self._table.release(segment)
+        self._judge(now, segment)
         if not segment.serving:
             return []
         return [BroadcastMap(), Report("segment_stream_lost", {"segment_id": segment.segment_id})]
@@ -241,6 +285,7 @@ class Membership:
         segment.suspect_since = now
         segment.recovering_until = None
         self._index.set_serving(segment.index, False)
+        self._judge(now, segment)
         return [BroadcastMap(), Report("segment_suspect", {"segment_id": segment.segment_id, "why": why})]
 
     # ---- going ---------------------------------------------------------------------------------------------
@@ -268,6 +313,10 @@ class Membership:
         segment = self._current(change.segment_id, change.log)
         if segment is None:
             return []
+        segment.removed = True
+        for index in (*segment.replaces, segment.index):
+            self._table.indexes.record_removed(index)
+        segment.replaces = ()
         self._index.drop_segment(segment.index)
         return [SweepIndex()]
 
@@ -279,80 +328,38 @@ class Membership:
             segment.suspect_since = now
         return []
 
-    # ---- draining ------------------------------------------------------------------------------------------
-
-    def drain(self, event: DrainRequested) -> list[Effect]:
-        """Nothing is placed there from now on (or it is again); answered once that is durable."""
-        segment = self._table.get(event.segment_id)
-        if segment is None or segment.state is SegmentState.GONE:
-            text = f"no segment {event.segment_id.hex()} is in the cluster"
-            return [RequestRefused(event.request, Status.MISS, text)]
-        if segment.drain_request is not None:
-            text = "another change of this segment is just being stored: try again"
-            return [RequestRefused(event.request, Status.UNAVAILABLE, text)]
-        was = segment.record.draining
-        segment.drain_request = event.request
-        # At once, not when it is stored: whoever writes the record meanwhile must not undo it.
-        effects = self._set_draining(segment, event.draining)
-        ops = (Put(layout.segment_key(segment.segment_id), segment.record.encode()),)
-        change = DrainStored(segment.segment_id, segment.log, event.draining, was, event.request)
-        return [Commit(ops, change), *effects]
-
-    def _set_draining(self, segment: Segment, draining: bool) -> list[Effect]:
-        if segment.record.draining == draining:
-            return []
-        segment.record = replace(segment.record, draining=draining)
-        return self._revive(segment) if segment.serving else []
-
-    def drain_stored(self, change: DrainStored) -> list[Effect]:
-        if (segment := self._current(change.segment_id, change.log)) is not None:
-            segment.drain_request = None
-        effects: list[Effect] = [DrainReady(change.request)]
-        if change.draining != change.was_draining:
-            event = "segment_draining" if change.draining else "segment_undrained"
-            effects.append(Report(event, {"segment_id": change.segment_id}, logging.INFO))
-        return effects
-
-    def drain_failed(self, change: DrainStored, error: str) -> list[Effect]:
-        """As it was before, and stored so with the next attach: the outcome of the commit is unknown."""
-        effects: list[Effect] = []
-        if (segment := self._current(change.segment_id, change.log)) is not None:
-            segment.drain_request = None
-            segment.recorded = False
-            effects = self._set_draining(segment, change.was_draining)
-        text = f"it could not be stored, try again: {error}"
-        return [*effects, RequestRefused(change.request, Status.UNAVAILABLE, text)]
-
     def commit_stalled(self, error: str) -> list[Effect]:
-        """Answers those who wait for a registration or a drain to be stored; that goes on."""
+        """Answers those who wait for a registration to be stored; that goes on."""
         effects: list[Effect] = []
         text = f"the metadata store fails, and it is tried again: {error}"
         for segment in self._table:
             if segment.session is not None and not segment.registered:
                 effects.append(CloseSession(segment.session, Status.UNAVAILABLE, text))
-            if segment.drain_request is not None:
-                effects.append(RequestRefused(segment.drain_request, Status.UNAVAILABLE, text))
         return effects
 
     # ---- time ----------------------------------------------------------------------------------------------
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float, late_s: float) -> list[Effect]:
+        """`late_s` of the time since the last one this master heard nobody: that is no silence of theirs."""
         effects: list[Effect] = []
         for segment in list(self._table):
+            segment.heard_at += late_s
+            segment.alive_at += late_s
+            self._judge(now, segment)
             if segment.state is SegmentState.GONE:
-                if now - segment.suspect_since >= self._limits.grace_s:
+                if segment.removed and now - segment.suspect_since >= self.limits.grace_s:
                     self._table.forget(segment.segment_id)
                     effects.append(BroadcastMap())
             elif segment.state is SegmentState.SUSPECT:
-                if now - segment.suspect_since >= self._limits.grace_s:
+                if now - segment.suspect_since >= self.limits.grace_s:
                     effects += self._expire(now, segment)
             elif segment.recovering_until is not None:
                 if now >= segment.recovering_until:
                     effects += self._suspect(now, segment, "it did not attach after the master's restart")
             elif segment.session is None:
-                if now - segment.heard_at >= self._limits.streamless_timeout_s:
+                if now - segment.heard_at >= self.limits.streamless_timeout_s:
                     effects += self._suspect(now, segment, "its stream broke and its heartbeats stopped")
-            elif now - segment.heard_at >= self._limits.heartbeat_timeout_s:
+            elif now - segment.heard_at >= self.limits.heartbeat_timeout_s:
                 effects += self._suspect(now, segment, "its heartbeats stopped")
         return effects
 
@@ -366,3 +373,9 @@ class Membership:
     def _current(self, segment_id: bytes, log: int) -> Segment | None:
         segment = self._table.get(segment_id)
         return segment if segment is not None and segment.log == log else None
+
+
+def _where(endpoint: Endpoint, said: Registration | None) -> str:
+    address = str(Address(endpoint.host, endpoint.tcp_port))
+    came_from = said.attached_from if said is not None else ""
+    return f"{address} (attached from {came_from})" if came_from and came_from != endpoint.host else address

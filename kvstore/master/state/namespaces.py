@@ -10,23 +10,24 @@ import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvstore.common.identity import identity_hash, namespace_id
-from kvstore.master.metadata.store import Put
+from kvstore.master.metadata.store import Delete, Put
 from kvstore.master.state import layout
 from kvstore.master.state.barriers import Barriers
-from kvstore.master.state.changes import NamespaceStored
+from kvstore.master.state.changes import NamespaceRemoved, NamespaceStored
 from kvstore.master.state.effects import (
     Commit,
     Effect,
+    NamespaceGone,
     NamespaceReady,
     Report,
     RequestRefused,
     RetireNamespaces,
 )
-from kvstore.master.state.events import NamespaceBumped, NamespaceOpened
-from kvstore.master.state.layout import NamespaceRecord
+from kvstore.master.state.events import NamespaceBumped, NamespaceForgotten, NamespaceOpened
+from kvstore.master.state.layout import ClusterRecord, NamespaceRecord
 from kvstore_client.protocol import Status
 
 # Ids of past epochs that BUMP recognises as "already bumped"; an older one is simply stale.
@@ -43,14 +44,15 @@ class NamespaceState:
     id: bytes
     stored: bool = True
     pending_epoch: int | None = None
+    forget_request: int | None = None  # who asked to forget it, while that is being stored
     waiters: list[int] = field(default_factory=list)
 
 
 class Namespaces:
-    def __init__(self, epoch_floor: int, namespaces_max: int, barriers: Barriers) -> None:
+    def __init__(self, cluster: ClusterRecord, count_max: int, barriers: Barriers) -> None:
         self._barriers = barriers
-        self._epoch_floor = epoch_floor
-        self._namespaces_max = namespaces_max
+        self.cluster = cluster
+        self.count_max = count_max
         self._by_identity: dict[bytes, NamespaceState] = {}
         self._current: dict[bytes, NamespaceState] = {}
         self._past: OrderedDict[bytes, NamespaceState] = OrderedDict()
@@ -88,18 +90,29 @@ class Namespaces:
     def __len__(self) -> int:
         return len(self._current)
 
+    @property
+    def full(self) -> bool:
+        """Whether one more would be refused."""
+        return len(self._by_identity) >= self.count_max
+
     # ---- events --------------------------------------------------------------------------------------------
 
     def open(self, event: NamespaceOpened) -> list[Effect]:
         namespace = self._by_identity.get(event.identity)
+        if namespace is not None and namespace.forget_request is not None:
+            return [_being_forgotten(event.request)]
         if namespace is not None and namespace.stored:
             return [NamespaceReady(event.request, namespace.id, namespace.epoch)]
         if namespace is not None:
             return self._wait(namespace, event.request)
-        if len(self._by_identity) >= self._namespaces_max:
-            text = f"the cluster has its most of {self._namespaces_max} namespaces: raise namespaces_max"
-            return [RequestRefused(event.request, Status.UNAVAILABLE, text)]
-        epoch = self._epoch_floor
+        if self.full:
+            text = (
+                f"the cluster has its most of {self.count_max} namespaces: forget those that nobody uses any more "
+                "(`kvstore admin forget`), or raise namespaces_max"
+            )
+            refused = Report("namespace_refused", {"name": event.name, "why": text}, throttle_key="")
+            return [RequestRefused(event.request, Status.UNAVAILABLE, text), refused]
+        epoch = self.cluster.epoch_floor
         namespace = NamespaceState(
             event.identity, event.name, epoch, namespace_id(event.identity, epoch), False
         )
@@ -113,9 +126,51 @@ class Namespaces:
         if namespace is None:
             text = "no namespace has this id: open it by its identity"
             return [RequestRefused(event.request, Status.STALE_NAMESPACE, text)]
+        if namespace.forget_request is not None:
+            return [_being_forgotten(event.request)]
         if namespace.pending_epoch is not None:
             return self._wait(namespace, event.request)
         return self._store(namespace, namespace.epoch + 1, event.request)
+
+    def forget(self, event: NamespaceForgotten) -> list[Effect]:
+        """Its record goes, and whatever is opened from now on begins at a later epoch than it ever had: what it held never comes
+        back."""
+        namespace = self._current.get(event.ns)
+        if namespace is None:
+            text = "no namespace has this id: it has been cleared or forgotten meanwhile"
+            return [RequestRefused(event.request, Status.MISS, text)]
+        if namespace.pending_epoch is not None or namespace.forget_request is not None:
+            text = "another change of this namespace is just being stored: try again"
+            return [RequestRefused(event.request, Status.UNAVAILABLE, text)]
+        namespace.forget_request = event.request
+        floor = max(self.cluster.epoch_floor, namespace.epoch + 1)
+        # At once, so that a later forgetting does not store a lower one.
+        self.cluster = replace(self.cluster, epoch_floor=floor)
+        ops = (
+            Delete(layout.namespace_key(identity_hash(namespace.identity))),
+            Put(layout.CLUSTER_KEY, self.cluster.encode()),
+        )
+        return [Commit(ops, NamespaceRemoved(namespace.identity))]
+
+    def removed(self, change: NamespaceRemoved) -> list[Effect]:
+        namespace = self._by_identity.pop(change.identity)
+        assert namespace.forget_request is not None
+        del self._current[namespace.id]
+        for past in [ns for ns, whose in self._past.items() if whose is namespace]:
+            del self._past[past]
+        fields = {"ns": namespace.id, "epoch": namespace.epoch, "name": namespace.name}
+        return [
+            RetireNamespaces((namespace.id,), self._barriers.cleared(namespace.id)),
+            NamespaceGone(namespace.forget_request),
+            Report("namespace_forgotten", fields, logging.INFO),
+        ]
+
+    def remove_failed(self, change: NamespaceRemoved, error: str) -> list[Effect]:
+        namespace = self._by_identity[change.identity]
+        request, namespace.forget_request = namespace.forget_request, None
+        assert request is not None
+        text = f"the namespace could not be removed from the store: {error}"
+        return [RequestRefused(request, Status.UNAVAILABLE, text)]
 
     def stored(self, change: NamespaceStored) -> list[Effect]:
         namespace = self._by_identity[change.identity]
@@ -150,6 +205,8 @@ class Namespaces:
         effects: list[Effect] = []
         text = f"the metadata store fails, and it is tried again: {error}"
         for namespace in self._by_identity.values():
+            if namespace.forget_request is not None:
+                effects.append(RequestRefused(namespace.forget_request, Status.UNAVAILABLE, text))
             if namespace.waiters:
                 waiters, namespace.waiters = namespace.waiters, []
                 effects += [RequestRefused(request, Status.UNAVAILABLE, text) for request in waiters]
@@ -176,3 +233,7 @@ class Namespaces:
         self._past[ns] = namespace
         if len(self._past) > PAST_IDS_MAX:
             self._past.popitem(last=False)
+
+
+def _being_forgotten(request: int) -> RequestRefused:
+    return RequestRefused(request, Status.UNAVAILABLE, "this namespace is just being forgotten: try again")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kvstore.common.errors import CorruptRecordError, StoreError
-from kvstore.common.identity import namespace_id
+from kvstore.common.identity import identity_hash, namespace_id
 from kvstore.master.metadata.store import Delete, KeyUpdate, Op
 from kvstore.master.state import layout
 from kvstore.master.state.directory_state import RecoveredSegment
@@ -95,6 +95,13 @@ class Replay:
         self.namespaces[record.identity] = record
         self.current[namespace_id(record.identity, record.epoch)] = record
 
+    def _forget_namespace(self, key: bytes) -> None:
+        for record in [
+            r for r in self.namespaces.values() if layout.namespace_key(identity_hash(r.identity)) == key
+        ]:
+            del self.namespaces[record.identity]
+            self.current.pop(namespace_id(record.identity, record.epoch), None)
+
     def load_segment(self, key: bytes, value: bytes) -> None:
         segment_id = key[len(layout.SEGMENTS_PREFIX) :]
         record = self._segment_record(key, value)
@@ -139,6 +146,7 @@ class Replay:
                 self.load_namespace(key, value)
             else:
                 self.lost_namespaces.discard(key)
+                self._forget_namespace(key)
         elif key == layout.CLUSTER_KEY:
             self.load_cluster(value)
         return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from kvstore.master.state.changes import Registration
 from kvstore.master.state.layout import SegmentRecord, Snapshot
+from kvstore.master.state.segment_indexes import SegmentIndexes
 from kvstore_client.protocol import MapRecord, SegmentState
 
 
@@ -59,6 +60,10 @@ class Segment:
     inventory: InventoryProgress | None = None
     compaction: CompactionProgress | None = None
     compaction_after: float = 0.0  # not before; after one that failed
+    replaces: tuple[int, ...] = ()  # indexes that durable records name until this one's does its own
+    removed: bool = False  # that it is gone is durable
+    challenger: str = ""  # address of another segment that came with the same id, and was refused
+    challenged_at: float = float("-inf")
     durable_snapshot: Snapshot = field(
         default_factory=Snapshot
     )  # while the record may name one that is on its way
@@ -68,6 +73,10 @@ class Segment:
 
     # Clocks: of the moments that decide.
     heard_at: float = 0.0
+    alive_at: float = float(
+        "-inf"
+    )  # the last real sign of life since the stream of now, or since the last one broke
+    vouched: bool = False  # the index counts what it holds as there when new objects are placed
     fresh_since: float = 0.0  # when this memory joined, for slow start
     suspect_since: float = 0.0
     recovering_until: float | None = (
@@ -108,12 +117,12 @@ class Segment:
 
 
 class SegmentTable:
-    """Segments by id and by stream. Indexes and log numbers only ever count up."""
+    """Segments by id and by stream. Log numbers only ever count up."""
 
-    def __init__(self) -> None:
+    def __init__(self, indexes: SegmentIndexes) -> None:
         self._by_id: dict[bytes, Segment] = {}
         self._by_session: dict[int, Segment] = {}
-        self.next_index = 0
+        self.indexes = indexes
         self._next_log = 1
 
     def __iter__(self) -> Iterator[Segment]:
@@ -129,7 +138,7 @@ class SegmentTable:
         return self._by_session.get(session)
 
     def create(self, segment_id: bytes, record: SegmentRecord) -> Segment:
-        """A segment with nothing in it; replaces one of the same id, whose index is not used again."""
+        """A segment with nothing in it; replaces one of the same id. Its index comes from `indexes`."""
         old = self._by_id.get(segment_id)
         self.forget(segment_id)
         segment = Segment(segment_id, record, self._next_log)
@@ -137,7 +146,7 @@ class SegmentTable:
             # A compaction of the old log may still be writing chunks of its generation: never use that one
             # again.
             segment.next_generation = old.next_generation
-        self.next_index = max(self.next_index, record.index + 1)
+            segment.replaces = old.replaces if old.removed else (*old.replaces, old.index)
         self._next_log += 1
         self._by_id[segment_id] = segment
         return segment
@@ -154,6 +163,7 @@ class SegmentTable:
             del self._by_session[segment.session]
         segment.session = None
         segment.registered = False
+        segment.alive_at = float("-inf")  # its end of the stream may be dead
         segment.barrier = None
         segment.held_back = False
         segment.awaiting_inventory = False
@@ -162,3 +172,4 @@ class SegmentTable:
     def forget(self, segment_id: bytes) -> None:
         if (segment := self._by_id.pop(segment_id, None)) is not None:
             self.release(segment)
+            self.indexes.left_table(segment.index)

@@ -15,10 +15,8 @@
 namespace kvstore {
 namespace {
 
-// Connections of a listener that have not said HELLO yet. The oldest makes room for a newcomer, so that a client, which greets at
-// once, gets in whoever else sits there; and the ones that have greeted are not counted here. None has to go before it had time to
+// A newcomer gets the room of the oldest that has not said HELLO yet, so that a client, which greets at once, gets in whoever else sits there; and the ones that have greeted are not counted here. None has to go before it had time to
 // greet: when a whole fleet comes at once, the newest wait in the listener's queue until the first have greeted.
-constexpr size_t kUngreetedMax = 256;
 constexpr auto kTimeToGreet = std::chrono::milliseconds(100);
 constexpr size_t kEndingMax = 256;  // that were told to go and are not gone yet
 constexpr int kCrowdedPauseMs = 5;  // until it is looked again whether there is room
@@ -26,6 +24,7 @@ constexpr int kAcceptPauseMs = 50;  // when descriptors or threads run out: othe
 
 const DataServerOptions& validated(const DataServerOptions& options) {
   if (options.connections_max == 0) throw std::invalid_argument("connections_max must be at least 1");
+  if (options.ungreeted_max == 0) throw std::invalid_argument("ungreeted_max must be at least 1");
   if (options.idle_timeout_ms == 0) throw std::invalid_argument("idle_timeout_ms must be at least 1");
   for (const std::string& token : options.tokens)
     if (token.size() > wire::kTokenBytesMax)
@@ -202,7 +201,7 @@ DataServer::Room DataServer::room(bool is_unix) {
       ++ungreeted;
     }
   }
-  if (ungreeted < kUngreetedMax) return {true, nullptr};
+  if (ungreeted < options_.ungreeted_max) return {true, nullptr};
   if (ending >= kEndingMax || SegmentStore::Clock::now() - oldest->since < kTimeToGreet)
     return {false, nullptr};
   return {true, oldest};

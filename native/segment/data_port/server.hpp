@@ -28,6 +28,8 @@ struct DataServerOptions {
   // Peers need one of them; none: an empty one.
   std::vector<std::string> tokens;
   uint32_t connections_max = 1024;
+  // Connections of a listener that have not said HELLO yet. The oldest makes room for a newcomer.
+  uint32_t ungreeted_max = 256;
   uint32_t idle_timeout_ms = 600000;
   // What the large request bodies (over 64 KiB: some 1,500 keys) of all connections may take at a time.
   uint64_t large_body_bytes_max = 256u << 20;

@@ -202,7 +202,11 @@ bool ServerSession::hello() {
     if (context_.greeted.fetch_add(1) >= context_.connections_max) {
       context_.greeted.fetch_sub(1);
       context_.counters.refused_connections.fetch_add(1, std::memory_order_relaxed);
-      return refuse(Status::kUnavailable, "too many connections: raise connections_max");
+      return refuse(
+          Status::kUnavailable,
+          std::to_string(context_.connections_max) +
+              " are connected to this segment, the most that connections_max and its limit of open files "
+              "allow: raise them");
     }
     greeted_.store(true, std::memory_order_relaxed);
   } catch (const WireError& e) {

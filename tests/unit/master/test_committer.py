@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from kvstore.common.core_tasks import CoreTasks
 from kvstore.common.errors import FencedError, KvstoreError, StoreError
 from kvstore.master import committer as committer_module
 from kvstore.master.committer import Committer
-from kvstore.master.core_tasks import CoreTasks
 from kvstore.master.metadata.memory import MemoryStore
 from kvstore.master.metadata.store import DeleteRange, Fence, Op, Put
 from kvstore.master.state.changes import Change, NamespaceStored

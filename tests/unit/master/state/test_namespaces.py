@@ -6,15 +6,20 @@ import pytest
 
 from kvstore.common.errors import RefusedError
 from kvstore.common.identity import canonical_json, check_identity, identity_hash, namespace_id
+from kvstore.master.metadata.store import KeyUpdate
+from kvstore.master.ports.health import limit_problems
 from kvstore.master.recovery import EPOCH_FLOOR_STEP
 from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
 from kvstore.master.state import layout, namespaces
 from kvstore.master.state.directory_state import StateLimits
+from kvstore.master.state.layout import NamespaceRecord
+from kvstore.master.state.replay import Replay
 from kvstore_client.protocol import Status
 from support.state_rig import StateRig
 
 IDENTITY = b'{"dtype":"bf16","model":"m"}'
+OTHER = b'{"model":"other"}'
 
 
 async def test_an_open_is_answered_once_it_is_durable_and_shared_by_those_who_wait() -> None:
@@ -147,3 +152,83 @@ async def test_one_waiter_too_many_for_a_namespace_is_refused(monkeypatch: pytes
     assert (refused.request, refused.status) == (3, Status.UNAVAILABLE)
     await rig.commit()
     assert [ready.request for ready in rig.take(ef.NamespaceReady)] == [0, 1, 2]
+
+
+async def test_a_full_cluster_opens_what_it_has_and_again_after_one_was_forgotten() -> None:
+    rig = await StateRig(StateLimits(namespaces_max=1)).start()
+    rig.feed(ev.NamespaceOpened(1, IDENTITY, "m"))
+    await rig.commit()
+    assert rig.state.namespaces.full and "kvstore admin forget" in limit_problems(rig.state)[0]
+    rig.feed(ev.NamespaceOpened(2, OTHER, "o"))
+    assert [r.request for r in rig.take(ef.RequestRefused)] == [2]
+    assert rig.reports().count("namespace_refused") == 1
+    rig.feed(ev.NamespaceForgotten(3, namespace_id(IDENTITY, 0)))
+    rig.feed(ev.NamespaceOpened(4, OTHER, "o"))
+    assert [r.request for r in rig.take(ef.RequestRefused)] == [4], "it is not gone before that is durable"
+    await rig.commit()
+    assert rig.take(ef.NamespaceGone) == [ef.NamespaceGone(3)]
+    assert limit_problems(rig.state) == []
+    rig.feed(ev.NamespaceOpened(5, OTHER, "o"))
+    await rig.commit()
+    assert [ready.request for ready in rig.take(ef.NamespaceReady)] == [1, 5]
+    await rig.restart()
+    assert [n.identity for n in rig.state.namespaces] == [OTHER]
+
+
+async def test_what_a_forgotten_namespace_held_never_comes_back() -> None:
+    rig = await StateRig().start()
+    rig.feed(ev.NamespaceOpened(1, IDENTITY, "m"))
+    rig.feed(ev.NamespaceOpened(2, OTHER, "o"))
+    await rig.commit()
+    for bump in range(3):
+        rig.feed(ev.NamespaceBumped(10 + bump, namespace_id(IDENTITY, bump)))
+        await rig.commit()
+    past = {namespace_id(IDENTITY, epoch) for epoch in range(4)}
+    # The one with the lower epoch last: its floor must not undo the other's.
+    rig.feed(ev.NamespaceForgotten(20, namespace_id(IDENTITY, 3)))
+    rig.feed(ev.NamespaceForgotten(21, namespace_id(OTHER, 0)))
+    await rig.commit()
+    assert namespace_id(IDENTITY, 3) in rig.take(ef.RetireNamespaces)[-2].namespaces
+    assert not any(map(rig.state.namespaces.is_current, past))
+    rig.feed(ev.NamespaceBumped(30, namespace_id(IDENTITY, 1)))
+    assert [r.status for r in rig.take(ef.RequestRefused)] == [Status.STALE_NAMESPACE]
+    for restarted in (False, True):
+        if restarted:
+            await rig.restart()
+        rig.feed(ev.NamespaceOpened(31, IDENTITY, "m"))
+        await rig.commit()
+        (ready,) = [r for r in rig.take(ef.NamespaceReady) if r.request == 31]
+        assert ready.epoch >= 4 and ready.ns not in past
+
+
+async def test_a_namespace_that_is_being_forgotten_is_neither_opened_nor_cleared_nor_forgotten_twice() -> (
+    None
+):
+    rig = await StateRig().start()
+    ns = namespace_id(IDENTITY, 0)
+    rig.feed(ev.NamespaceOpened(1, IDENTITY, "m"))
+    await rig.commit()
+    rig.feed(ev.NamespaceForgotten(2, ns))
+    rig.feed(ev.NamespaceOpened(3, IDENTITY, "m"))
+    rig.feed(ev.NamespaceBumped(4, ns))
+    rig.feed(ev.NamespaceForgotten(5, ns))
+    refused = [(r.request, r.status) for r in rig.take(ef.RequestRefused)]
+    assert refused == [(n, Status.UNAVAILABLE) for n in (3, 4, 5)]
+    await rig.fail_commits()
+    assert [r.request for r in rig.take(ef.RequestRefused)] == [2]
+    assert rig.state.namespaces.is_current(ns)
+    rig.feed(ev.NamespaceForgotten(6, b"unknown!"))
+    assert [(r.request, r.status) for r in rig.take(ef.RequestRefused)] == [(6, Status.MISS)]
+
+
+def test_a_follower_forgets_it_too() -> None:
+    replay = Replay(lambda record: None)
+    record = NamespaceRecord(IDENTITY, "m", 2)
+    key = layout.namespace_key(identity_hash(IDENTITY))
+    replay.follow(KeyUpdate(key, record.encode()))
+    replay.follow(
+        KeyUpdate(layout.namespace_key(identity_hash(OTHER)), NamespaceRecord(OTHER, "o", 0).encode())
+    )
+    replay.follow(KeyUpdate(key, None))
+    assert list(replay.namespaces) == [OTHER]
+    assert list(replay.current) == [namespace_id(OTHER, 0)]

@@ -63,3 +63,44 @@ async def test_what_was_placed_since_a_segment_reported_counts_until_it_reports_
     placer.reported(beat)
     body = PlaceRequest(NS, (100 << 20,), fingerprint(99)).encode()
     assert PlaceReply.decode(placer.place(rig.now, body, 0)).segments == (0,)
+
+
+async def test_what_lies_on_a_segment_that_is_not_heard_is_not_there_already() -> None:
+    rig, model, placer = await one_segment()
+    beat = ev.HeartbeatReceived(model.segment_id, model.pool_id, 0, 0)
+    rig.feed(ev.Tick(), after_s=1.9)
+    assert await placed(rig, placer, 1) == (ALREADY_THERE,)
+    rig.feed(ev.Tick(), after_s=0.2)
+    assert await placed(rig, placer, 1) == (0,), "its owner is asked, and says itself that it has it"
+    rig.feed(beat)
+    assert await placed(rig, placer, 1) == (ALREADY_THERE,)
+    rig.feed(ev.StreamLost(1))
+    rig.feed(beat)
+    assert await placed(rig, placer, 1) == (NO_SEGMENT,)
+    await attach(rig, model, 2)
+    assert await placed(rig, placer, 1) == (ALREADY_THERE,)
+
+
+async def test_after_a_restart_of_the_master_nothing_is_there_already_until_its_segment_attaches() -> None:
+    rig, model, _ = await one_segment()
+    await rig.restart()
+    placer = Placer(rig.state, HostFirstTwoChoices(random.Random(1)), 1 << 20)
+    other = ModelSegment(2, random.Random(2))
+    await attach(rig, other, 2)
+    rig.feed(ev.HeartbeatReceived(model.segment_id, model.pool_id, 0, 0))
+    assert await placed(rig, placer, 1) == (1,)
+    await attach(rig, model, 3)
+    assert await placed(rig, placer, 1) == (ALREADY_THERE,)
+
+
+async def test_a_replica_that_is_heard_is_evidence_whatever_its_twin_does() -> None:
+    rig, model, placer = await one_segment()
+    other = ModelSegment(2, random.Random(2))
+    await attach(rig, other, 2)
+    other.add(1)
+    rig.feed(other.batch(2, 1))
+    await rig.commit()
+    for silent, heard in ((model, other), (other, model)):
+        rig.feed(ev.Tick(), after_s=3.0)
+        rig.feed(ev.HeartbeatReceived(heard.segment_id, heard.pool_id, 0, 0))
+        assert await placed(rig, placer, 1) == (ALREADY_THERE,), silent

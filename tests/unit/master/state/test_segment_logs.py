@@ -346,9 +346,9 @@ async def test_journals_of_a_segment_that_left_or_was_never_accepted_are_not_tak
 
 
 async def test_a_log_full_of_dead_entries_is_compacted(model: ModelSegment) -> None:
+    from kvstore.common.core_tasks import CoreTasks
     from kvstore.master.committer import Committer
     from kvstore.master.compaction import compact
-    from kvstore.master.core_tasks import CoreTasks
 
     failed: list[Exception] = []
     limits = StateLimits(log=LogLimits(compaction_factor=2.0, compaction_floor_entries=50))
