@@ -70,3 +70,29 @@ def test_a_pool_too_small_for_the_run_is_refused_with_the_size_it_needs(tmp_path
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert re.search(r"--pool-mib 64: .*allow at least \d+", done.stderr)
+
+
+def test_the_scale_benchmark_grows_loads_and_restarts_a_master_and_counts_no_wrong_answer(
+    tmp_path: Path,
+) -> None:
+    report_file = tmp_path / "scale.md"
+    size = [
+        "--clients",
+        "20",
+        "--segments",
+        "3",
+        "--pages",
+        "60000",
+        "--seconds",
+        "1",
+        "--journal-rate",
+        "20",
+    ]
+    command = [sys.executable, "-m", "benchmarks.scale", *size, "--out", str(report_file)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", report_file.read_text(), re.MULTILINE))
+    assert any(re.match(r"growth from 10,000 to \d+,\d+ pages", row) for row in rows)
+    assert rows["... answers that were wrong"] == "0"
+    assert any(row.startswith("20 clients, ") and "of a core" in rows[row] for row in rows)
+    assert any(row.startswith("restart after kill -9") for row in rows)
