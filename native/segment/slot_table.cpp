@@ -5,8 +5,12 @@
 namespace kvstore {
 namespace {
 
-// Orders the odd generation before the changes that follow it, for readers in other processes. GCC's ThreadSanitizer has no
-// model of fences (and says so at each one), and inside this process nobody reads headers without the owner's lock.
+// Orders the odd generation before the changes that follow it, for readers in other processes. It has to be a fence: a
+// release store orders what comes before it, and an exchange with any order may become visible after plain stores behind
+// it where it is made of load and store (ARM). A release fence keeps stores behind it behind those before it: the
+// compiler moves no store over it, whether the CPU needs an instruction for it (ARM: DMB) or not (x86). GCC's
+// ThreadSanitizer has no model of fences (and says so at each one), and inside this process nobody reads headers without
+// the owner's lock.
 void publish_odd_generation() {
 #if !defined(__SANITIZE_THREAD__)
   std::atomic_thread_fence(std::memory_order_release);

@@ -72,6 +72,7 @@ class FrameConnection {
     uint32_t buffer_id;
   };
   std::vector<Registration>& registrations() { return registrations_; }
+  const std::vector<Registration>& registrations() const { return registrations_; }
 
  private:
   size_t buffered() const { return filled_ - taken_; }

@@ -49,4 +49,31 @@ NetStatus unregister_stale(FrameConnection& connection, const TransportContext& 
   return NetStatus::kOk;
 }
 
+NetStatus register_range(FrameConnection& connection, const RegisteredRange& range,
+                         const Deadline& deadline) {
+  auto& known = connection.registrations();
+  if (registered_as(connection, range) || known.size() >= kRegistrationsMax) return NetStatus::kOk;
+  wire::Writer body(16);
+  body.u64(range.size_bytes).u32(0).u32(0);
+  uint32_t id = 0;
+  FrameReply reply;
+  NetStatus status = connection.send_request_with_descriptor(wire::Op::kRegister, body.data(), body.size(),
+                                                             range.fd, deadline, &id);
+  if (status == NetStatus::kOk)
+    status = connection.receive_reply(wire::Op::kRegister, id, 8, deadline, &reply);
+  if (status != NetStatus::kOk || reply.status != wire::Status::kOk) return status;
+  try {
+    known.push_back({range.id, reply.reader().u32("buffer_id")});
+  } catch (const wire::WireError&) {
+    return NetStatus::kProtocol;
+  }
+  return NetStatus::kOk;
+}
+
+std::optional<uint32_t> registered_as(const FrameConnection& connection, const RegisteredRange& range) {
+  for (const auto& known : connection.registrations())
+    if (known.registration == range.id) return known.buffer_id;
+  return std::nullopt;
+}
+
 }  // namespace kvstore

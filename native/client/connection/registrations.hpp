@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "client/connection/frame_connection.hpp"
 #include "client/transport.hpp"
@@ -21,5 +22,15 @@ std::shared_ptr<const RegisteredRange> registered_range_of(const void* address,
 // Has the peer forget those of the connection's registrations that are no longer registered here.
 NetStatus unregister_stale(FrameConnection& connection, const TransportContext& context,
                            const Deadline& deadline);
+
+// Has the peer map the range's memory for this connection, unless it has; nothing where the connection has kRegistrationsMax
+// already or the peer refuses, and registered_as() says so.
+NetStatus register_range(FrameConnection& connection, const RegisteredRange& range, const Deadline& deadline);
+
+// The peer's number for it.
+std::optional<uint32_t> registered_as(const FrameConnection& connection, const RegisteredRange& range);
+
+// What a connection may have of them: a segment refuses more (docs/protocol.md section 1).
+constexpr size_t kRegistrationsMax = 256;
 
 }  // namespace kvstore

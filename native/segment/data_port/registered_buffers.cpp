@@ -57,9 +57,6 @@ void RegisteredBuffers::release(const Buffer& buffer) {
 RegisteredBuffers::Registered RegisteredBuffers::add(int fd, uint64_t bytes) {
   FdGuard guard{fd};
   if (fd < 0) refuse("REGISTER needs a descriptor on the request");
-  if (buffers_.size() >= kBuffersMax)
-    throw wire::WireError(wire::Status::kTooLarge, "over the cap of " + std::to_string(kBuffersMax) +
-                                                       " registered buffers a connection");
   const uint64_t size = file_bytes(fd);
   if (bytes == 0 || bytes > size)
     refuse("registered " + std::to_string(bytes) + " bytes of a file of " + std::to_string(size));

@@ -23,8 +23,9 @@ class RegisteredBuffers {
   RegisteredBuffers(const RegisteredBuffers&) = delete;
   RegisteredBuffers& operator=(const RegisteredBuffers&) = delete;
 
-  // Takes `fd` over, whatever comes of it. Throws wire::WireError: not a regular file, shorter than `bytes`,
-  // too many buffers.
+  bool is_full() const { return buffers_.size() >= kBuffersMax; }
+  // Takes `fd` over, whatever comes of it. Throws wire::WireError: not a regular file, shorter than `bytes`. Not while it
+  // is full.
   Registered add(int fd, uint64_t bytes);
   // Throws wire::WireError for an unknown id.
   void remove(uint32_t id);

@@ -1,5 +1,7 @@
 #include "segment/data_port/session.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 namespace kvstore {
@@ -429,6 +431,12 @@ void ServerSession::on_attach(wire::Reader&) {
 void ServerSession::on_register(wire::Reader& body) {
   require_unix();
   const int fd = socket_.take_descriptor();  // before anything else can throw: it belongs to this request
+  if (buffers_.is_full()) {                  // a client that has many is no bad one
+    if (fd >= 0) ::close(fd);
+    return reply_error(Status::kTooLarge,
+                       "over the cap of " + std::to_string(RegisteredBuffers::kBuffersMax) +
+                           " registered buffers a connection: its pages come over the socket");
+  }
   const RegisteredBuffers::Registered made = buffers_.add(fd, body.left() >= 8 ? body.u64("bytes") : 0);
   wire::Writer reply = reply_body(Status::kOk);
   reply.u32(made.id).u32(static_cast<uint32_t>(made.mode));

@@ -1,7 +1,5 @@
 #include "transports/same_host/client/pull_sender.hpp"
 
-#include <algorithm>
-
 #include "base/digest.hpp"
 #include "client/connection/registrations.hpp"
 
@@ -9,7 +7,6 @@ namespace kvstore {
 namespace {
 
 using wire::Op;
-using wire::Status;
 
 }  // namespace
 
@@ -30,27 +27,8 @@ std::shared_ptr<const RegisteredRange> PullSender::range_of(const TransportBatch
 }
 
 NetStatus PullSender::prepare(FrameConnection& connection, const Deadline& deadline) {
-  NetStatus status = unregister_stale(connection, context_, deadline);
-  if (status != NetStatus::kOk) return status;
-  auto& known = connection.registrations();
-  for (const auto& r : known)
-    if (r.registration == range_->id) return NetStatus::kOk;
-  wire::Writer body(16);
-  body.u64(range_->size_bytes).u32(0).u32(0);
-  uint32_t id = 0;
-  FrameReply reply;
-  status = connection.send_request_with_descriptor(Op::kRegister, body.data(), body.size(), range_->fd,
-                                                   deadline, &id);
-  if (status == NetStatus::kOk) status = connection.receive_reply(Op::kRegister, id, 8, deadline, &reply);
-  if (status != NetStatus::kOk) return status;
-  if (reply.status != Status::kOk)
-    return NetStatus::kOk;  // the segment won't have it: runs go over the socket
-  try {
-    known.push_back({range_->id, reply.reader().u32("buffer_id")});
-  } catch (const wire::WireError&) {
-    return NetStatus::kProtocol;
-  }
-  return NetStatus::kOk;
+  const NetStatus status = unregister_stale(connection, context_, deadline);
+  return status == NetStatus::kOk ? register_range(connection, *range_, deadline) : status;
 }
 
 void PullSender::write_digests(wire::Writer& body, const std::vector<uint32_t>& entries) const {
@@ -67,12 +45,10 @@ void PullSender::write_digests(wire::Writer& body, const std::vector<uint32_t>& 
 NetStatus PullSender::send(FrameConnection& connection, const EntryRun& run,
                            const data_codec::PutFields& fields, const Deadline& deadline, Op* op,
                            uint32_t* request_id) {
-  const auto& known = connection.registrations();
-  const auto registration =
-      std::find_if(known.begin(), known.end(), [&](const auto& r) { return r.registration == range_->id; });
+  const std::optional<uint32_t> buffer_id = registered_as(connection, *range_);
   const std::vector<uint32_t> entries = run.entries(batch_.keys->shard_count);
   const size_t pieces = batch_.memory->piece_count(entries.front());
-  bool pullable = registration != known.end() && entries.size() * pieces <= kPullRunPieces;
+  bool pullable = buffer_id.has_value() && entries.size() * pieces <= kPullRunPieces;
   std::vector<uint64_t> offsets;
   std::vector<uint32_t> sizes;
   if (pullable) {
@@ -96,7 +72,7 @@ NetStatus PullSender::send(FrameConnection& connection, const EntryRun& run,
   data_codec::PutFields with_digests = fields;
   with_digests.with_digests = with_digests_;
   data_codec::write_put(body, *batch_.keys, run, with_digests, lengths);
-  body.u32(registration->buffer_id).u32(static_cast<uint32_t>(pieces));
+  body.u32(*buffer_id).u32(static_cast<uint32_t>(pieces));
   body.raw(offsets.data(), offsets.size() * sizeof(uint64_t))
       .raw(sizes.data(), sizes.size() * sizeof(uint32_t));
   if (with_digests_) write_digests(body, entries);

@@ -10,6 +10,7 @@
 #include "client/connection/registrations.hpp"
 #include "transports/same_host/client/attached_pool.hpp"
 #include "transports/same_host/client/pull_sender.hpp"
+#include "transports/same_host/client/staged_sender.hpp"
 
 namespace kvstore {
 namespace {
@@ -26,6 +27,7 @@ constexpr size_t kCopyStepBytes = 1u << 20;
 
 constexpr const char* kName = "same_host";
 constexpr const char* kPulledBytes = "put_pulled_bytes";
+constexpr const char* kStagedBytes = "put_staged_bytes";
 
 class SameHostTransport : public Transport {
  public:
@@ -33,7 +35,8 @@ class SameHostTransport : public Transport {
       : context_(context),
         put_digests_(put_digests),
         channel_({"", 0, segment.unix_path}, segment.pool_id, context, kName),
-        pulled_bytes_(context.counters.named(kPulledBytes)) {}
+        pulled_bytes_(context.counters.named(kPulledBytes)),
+        staged_bytes_(context.counters.named(kStagedBytes)) {}
 
   const char* name() const override { return kName; }
   bool same_host() const override { return true; }
@@ -52,6 +55,7 @@ class SameHostTransport : public Transport {
   const bool put_digests_;
   DataChannel channel_;
   Count& pulled_bytes_;
+  Count& staged_bytes_;
   std::unique_ptr<AttachedPool> pool_;
 };
 
@@ -96,7 +100,14 @@ NetStatus SameHostTransport::submit(TransportBatch& batch, const Deadline& deadl
 
 NetStatus SameHostTransport::put(TransportBatch& batch, const Deadline& deadline) {
   auto range = PullSender::range_of(batch, context_);
-  if (range == nullptr) return channel_.put(batch, deadline);
+  if (range == nullptr) {
+    uint64_t bytes = 0;
+    for (const uint32_t entry : batch.entries) bytes += batch.memory->entry_bytes(entry);
+    if (bytes < kStagedBatchBytesMin) return channel_.put(batch, deadline);
+    StagedSender sender(batch, context_, channel_.bytes_put(), staged_bytes_);
+    return channel_.put(batch, deadline, sender,
+                        {std::min(context_.run_bytes, kStagedRunBytesMax), kRunEntriesMax});
+  }
   PullSender sender(batch, std::move(range), context_, put_digests_, channel_.bytes_put(), pulled_bytes_);
   return channel_.put(batch, deadline, sender, {context_.run_bytes, pull_run_entries_max(batch)});
 }
@@ -227,7 +238,9 @@ TransportType same_host_transport() {
        {"put_digests", "false",
         "whether segments on this host compare what they copy out of registered memory with a digest of the "
         "writer's"}},
-      {{kPulledBytes, "of transport_same_host_bytes_put: copied by the segment out of registered memory"}},
+      {{kPulledBytes, "of transport_same_host_bytes_put: copied by the segment out of registered memory"},
+       {kStagedBytes,
+        "of transport_same_host_bytes_put: copied by this side into memory shared with the segment first"}},
       make_same_host};
 }
 
