@@ -10,6 +10,7 @@ from types import ModuleType
 
 from benchmarks.cases.base import table
 from benchmarks.decisions import (
+    commit_path,
     languages,
     metadata,
     pins,
@@ -24,7 +25,18 @@ from benchmarks.namespace import enter_private_network
 
 MEASUREMENTS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (shards, segment_map, present, side_pools, languages, metadata, placement, watermarks, pins)
+    for module in (
+        shards,
+        segment_map,
+        present,
+        side_pools,
+        languages,
+        metadata,
+        commit_path,
+        placement,
+        watermarks,
+        pins,
+    )
 }
 
 

@@ -1,6 +1,7 @@
 """Group commit: whatever is submitted while a commit is in flight goes into the next one, in order.
 
-Submissions are durable in the order they were made, each atomically. A commit that fails is made again, the same operations in the
+A group is the whole queue, in as many atomic commits as the bounds of one ask for, which the store makes durable together if it can:
+one write, however many segments wait. Submissions are durable in the order they were made, each atomically. A commit that fails is made again, the same operations in the
 same order, until the store takes it: they say the same however often they are carried out. So the log in the store never has a hole
 that a later record covers up, and a store that is away for a while costs time and nothing else. Whoever can't wait is told
 (`on_stalled`). What the store will never take (a broken bound) fails for good with everything behind it. So does what comes
@@ -28,12 +29,17 @@ BACKLOG_BYTES_MAX = 32 << 20
 # Between attempts, so that a broken disk is not hammered.
 RETRY_DELAY_S_MIN = 0.05
 RETRY_DELAY_S_MAX = 1.0
+# Of commits that go to the store together: what one write takes without keeping those behind it waiting.
+GROUP_BYTES_MAX = 2 << 20
+# A commit that is under way when the master stops is waited for so long: a disk that hangs keeps nobody.
+STOP_TIMEOUT_S = 0.5
 
 
 @dataclass(slots=True)
 class _Submission:
     ops: Sequence[Op]
     size_bytes: int
+    in_bounds: bool  # of a commit
     change: Change | None
     done: asyncio.Future[None] | None
 
@@ -79,12 +85,12 @@ class Committer:
         return self._backlog_bytes
 
     def submit(self, ops: Sequence[Op], change: Change) -> None:
-        self._enqueue(_Submission(ops, sum(map(op_bytes, ops)), change, None))
+        self._enqueue(ops, change, None)
 
     async def commit(self, ops: Sequence[Op]) -> None:
         """For writes that are no change of state by themselves. Raises StoreError."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._enqueue(_Submission(ops, sum(map(op_bytes, ops)), None, done))
+        self._enqueue(ops, None, done)
         await done
 
     def start(self, tasks: CoreTasks) -> None:
@@ -96,14 +102,23 @@ class Committer:
         await self._room.wait()
 
     async def stop(self) -> None:
-        """Returns when what is queued is committed, or has failed. Idempotent."""
+        """Returns when what is queued is committed, or has failed, or when a commit has taken too long: whether it becomes durable is
+        not known then. Idempotent."""
         self._stopping.set()
         self._wake.set()
-        await self._ended.wait()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), STOP_TIMEOUT_S)
 
-    def _enqueue(self, submission: _Submission) -> None:
-        self._queue.append(submission)
-        self._backlog_bytes += submission.size_bytes
+    def _enqueue(self, ops: Sequence[Op], change: Change | None, done: asyncio.Future[None] | None) -> None:
+        alone = OpSet()
+        try:
+            alone.add(ops)
+        except OutOfBoundsError:
+            in_bounds, size_bytes = False, sum(map(op_bytes, ops))
+        else:
+            in_bounds, size_bytes = True, alone.size_bytes
+        self._queue.append(_Submission(ops, size_bytes, in_bounds, change, done))
+        self._backlog_bytes += size_bytes
         if self._backlog_bytes > BACKLOG_BYTES_MAX:
             self._room.clear()
         self._wake.set()
@@ -116,18 +131,18 @@ class Committer:
                         return
                     self._wake.clear()
                     await self._wake.wait()
-                group, ops = self._next_group()
-                await self._commit(group, ops)
+                group, commits = self._next_group()
+                await self._commit(group, commits)
         finally:
             self._ended.set()
 
-    async def _commit(self, group: list[_Submission], ops: list[Op]) -> None:
+    async def _commit(self, group: list[_Submission], commits: list[list[Op]]) -> None:
         backoff = Backoff(RETRY_DELAY_S_MIN, RETRY_DELAY_S_MAX)
         first_failure = None
         while True:
             started = time.perf_counter()
             try:
-                await self._store.commit(ops, self._fence)
+                await self._store.commit_together(commits, self._fence)
                 break
             except (FencedError, OutOfBoundsError) as error:
                 self._fail(group, error)
@@ -141,6 +156,9 @@ class Committer:
                 now = time.perf_counter()
                 first_failure = first_failure or now
                 self._on_stalled(str(error), now - first_failure)
+            except asyncio.CancelledError:
+                self._fail(group, StoreError("the master has stopped"))
+                raise
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), backoff.next_delay_s())
         self._on_commit(time.perf_counter() - started, len(group))
@@ -151,16 +169,26 @@ class Committer:
             if submission.change is not None:
                 self._on_done(submission.change)
 
-    def _next_group(self) -> tuple[list[_Submission], list[Op]]:
-        together = OpSet()
+    def _next_group(self) -> tuple[list[_Submission], list[list[Op]]]:
+        """What goes to the store together: (submissions, the commits that they make up)."""
         group: list[_Submission] = []
-        while self._queue and (not group or together.fits(self._queue[0].ops)):
-            submission = self._queue.popleft()
-            group.append(submission)
-            if not together.fits(submission.ops):
-                return group, list(submission.ops)  # alone, so that the store says what is wrong with it
-            together.add(submission.ops)
-        return group, together.ops
+        commits: list[list[Op]] = []
+        size_bytes = 0
+        while (
+            self._queue and len(commits) < self._store.COMMITS_TOGETHER_MAX and size_bytes < GROUP_BYTES_MAX
+        ):
+            if not self._queue[0].in_bounds:
+                if not group:  # alone, so that the store says what is wrong with it
+                    group.append(self._queue.popleft())
+                    commits.append(list(group[0].ops))
+                break
+            together = OpSet()
+            while self._queue and self._queue[0].in_bounds and together.fits(self._queue[0].ops):
+                group.append(self._queue.popleft())
+                together.add(group[-1].ops)
+            commits.append(together.ops)
+            size_bytes += together.size_bytes
+        return group, commits
 
     def _fail(self, group: list[_Submission], error: StoreError) -> None:
         """For good, and with everything queued behind it."""

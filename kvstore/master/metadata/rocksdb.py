@@ -1,34 +1,36 @@
 """`rocksdb:///path` - the embedded store: one master, one directory on a local disk.
 
-Commits are synced to a recycled write-ahead log (half the cost of growing one). RocksDB's own lock on the
-directory keeps a second process out; the term, counted in the store, keeps out an older holder inside this
-one.
+A commit is durable in the log (native/master/commit_log.hpp), which a thread of its own writes, and is carried over to RocksDB
+afterwards, which has a process of its own: whatever the disk does, interpreter and event loop go on. A lock on the log keeps a
+second process out; the term, counted in the store, keeps out an older holder inside this one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import secrets
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-import rocksdict
-
 from kvstore.common.errors import FencedError, StoreError
-from kvstore.common.logs import log_event, log_throttled
+from kvstore.common.logs import log_event
+from kvstore.master.metadata import store_directory
+from kvstore.master.metadata.blocking_calls import BlockingCalls
+from kvstore.master.metadata.carry_over import CarryOver
+from kvstore.master.metadata.durable_log import DurableLog
+from kvstore.master.metadata.rocksdb_client import CanNotOpenError
+from kvstore.master.metadata.rocksdb_messages import OpKind, encode_op
 from kvstore.master.metadata.store import (
     INTERNAL_PREFIX,
-    SCAN_PAGE_BYTES,
     DeleteRange,
     Fence,
     MetadataStore,
     Op,
     Put,
+    SpaceLevel,
     checked_ops,
 )
 
@@ -36,156 +38,133 @@ logger = logging.getLogger(__name__)
 
 _TERM_KEY = INTERNAL_PREFIX + b"term"
 _TERM = struct.Struct("<Q")
-_WAL_BYTES_MAX = 64 << 20
-_T = TypeVar("_T")
+# How far above the last durable one a term may lie that can't be made durable: the next of that kind is another one.
+_VOLATILE_TERMS = 1 << 16
+# At the end, so that the next start has little to carry over.
+LAST_CHECKPOINT_TIMEOUT_S = 0.4
 
 
 class RocksdbStore(MetadataStore):
+    COMMITS_TOGETHER_MAX = 256
+
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._db: Any = None
+        self._disk = BlockingCalls("metadata-disk")
+        self._log: DurableLog | None = None
+        self._rocksdb: CarryOver | None = None
         self._term = 0
-        self._failed = False  # a write has failed: RocksDB takes none any more until it is opened anew
-        # One thread for commits, so that a long scan never delays them.
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="metadata-commit")
-        self._readers = ThreadPoolExecutor(2, thread_name_prefix="metadata-read")
+        self._term_is_durable = True
+        self._ready = False
 
     async def open(self) -> None:
-        await self._on(self._writer, self._open)
-
-    def _open(self) -> None:
-        options = rocksdict.Options(raw_mode=True)
-        options.create_if_missing(True)
-        options.set_recycle_log_file_num(4)
-        # A damaged block of the log costs what is in it; by default everything after it would be gone
-        # without a word.
-        options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.skip_any_corrupted_record())
-        options.set_max_total_wal_size(_WAL_BYTES_MAX)
-        options.set_write_buffer_size(_WAL_BYTES_MAX // 2)
-        options.set_keep_log_file_num(4)
-        # Records are hashes: nothing to compress, and an uncompressed block loses one record to a flipped
-        # bit, not all.
-        options.set_compression_type(rocksdict.DBCompressionType.none())
+        await self._disk.run(lambda: store_directory.prepare_directory(self._path))
+        self._rocksdb = rocksdb = CarryOver(self._path, self._checkpointed)
+        self._log = DurableLog(self._path, self._disk, rocksdb.add, rocksdb.hurry)
+        await self._log.lock()
         try:
-            self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._db = rocksdict.Rdict(str(self._path), options)
-        except Exception as error:
-            raise StoreError(
-                f"can't open the metadata store in {self._path}: {error}. Is another master running on it?"
-            ) from error
-        # Every record carries its own checksum (kvstore.master.state.records), which costs that record alone when
-        # it is wrong; RocksDB's would end the whole scan.
-        self._scan_options = rocksdict.ReadOptions()
-        self._scan_options.set_verify_checksums(False)
-        self._sync = rocksdict.WriteOptions()
-        self._sync.sync = True
-        stored = self._db.get(_TERM_KEY)
+            carried = await rocksdb.start()
+        except CanNotOpenError as error:
+            raise store_directory.unusable(self._path, str(error)) from error
+        for sequence, payload in await self._log.read(carried):
+            rocksdb.add(sequence, payload)
+        rocksdb.begin()
+        stored = await rocksdb.get(_TERM_KEY)
         self._term = _TERM.unpack(stored)[0] if stored is not None else 0
+        self._ready = True
+
+    def _checkpointed(self, sequence: int) -> None:
+        if self._log is not None:  # not while it is being closed
+            self._log.release(sequence)
 
     async def acquire(self) -> Fence:
-        return await self._on(self._writer, self._acquire)
-
-    def _acquire(self) -> Fence:
+        log, _ = self._opened()
         term = self._term + 1
-        self._db.put(_TERM_KEY, _TERM.pack(term), write_opt=self._sync)
+        try:
+            await log.write([_term_payload(term)])
+        except StoreError as error:
+            if not store_directory.is_out_of_space(str(error)):
+                raise
+            # Reads need no term, and the first commit that finds room makes it durable before its own.
+            term += secrets.randbelow(_VOLATILE_TERMS)
+            self._term_is_durable = False
         self._term = term
         return Fence(term)
 
     async def commit(self, ops: Sequence[Op], fence: Fence) -> None:
-        checked = checked_ops(ops)
-        await self._on(self._writer, lambda: self._commit(checked, fence))
+        await self.commit_together((ops,), fence)
 
-    def _commit(self, ops: Sequence[Op], fence: Fence) -> None:
-        if self._failed:
-            self._reopen()
+    async def commit_together(self, commits: Sequence[Sequence[Op]], fence: Fence) -> None:
+        log, _ = self._opened()
+        payloads = [_encoded(checked_ops(ops)) for ops in commits]
         if fence.term != self._term:
             raise FencedError(f"term {fence.term} has ended, term {self._term} writes now")
-        batch = rocksdict.WriteBatch(raw_mode=True)
-        for op in ops:
-            if isinstance(op, Put):
-                batch.put(op.key, op.value)
-            elif isinstance(op, DeleteRange):
-                batch.delete_range(op.start, op.end)
-            else:
-                batch.delete(op.key)
-        try:
-            self._db.write(batch, self._sync)
-        except Exception:
-            self._failed = True
-            raise
-
-    def _reopen(self) -> None:
-        """Raises StoreError while the disk still fails. Reads that run meanwhile may fail as well."""
-        with contextlib.suppress(Exception):  # it says again what the write has said
-            self._db.close()
-        self._open()
-        self._failed = False
-        path = str(self._path)
-        log_throttled(logger, logging.WARNING, "metadata_store_reopened", path, path=path)
+        if not self._term_is_durable:
+            payloads.insert(0, _term_payload(self._term))
+        await log.write(payloads)
+        self._term_is_durable = True
 
     async def get(self, key: bytes) -> bytes | None:
-        value: bytes | None = await self._on(self._readers, lambda: self._db.get(key))
-        return value
+        return await self._opened()[1].get(key)
 
     async def scan(self, prefix: bytes) -> AsyncIterator[list[tuple[bytes, bytes]]]:
         if not prefix:
             raise StoreError("a scan needs a prefix")
-        iterator = await self._on(self._readers, lambda: self._seek(prefix))
-        while page := await self._on(self._readers, lambda: self._page(iterator, prefix)):
+        async for page in self._opened()[1].scan(prefix):
             yield page
 
-    def _seek(self, prefix: bytes) -> Any:
-        iterator = self._db.iter(self._scan_options)
-        iterator.seek(prefix)
-        return iterator
-
-    @staticmethod
-    def _page(iterator: Any, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        page: list[tuple[bytes, bytes]] = []
-        size = 0
-        while size < SCAN_PAGE_BYTES and iterator.valid():
-            key = iterator.key()
-            if not key.startswith(prefix):
-                return page
-            value = iterator.value()
-            page.append((key, value))
-            size += len(key) + len(value)
-            iterator.next()
-        if not iterator.valid():
-            iterator.status()  # raises when the end is an error and not the end
-        return page
-
     async def size_bytes(self) -> int:
-        return await self._on(
-            self._readers, lambda: sum(f.stat().st_size for f in self._path.iterdir() if f.is_file())
-        )
+        self._opened()
+        try:
+            return await self._disk.run(lambda: store_directory.occupied_bytes(self._path))
+        except OSError as error:
+            raise StoreError(f"metadata store in {self._path}: {error}") from error
+
+    async def space(self) -> tuple[SpaceLevel, str]:
+        log, rocksdb = self._opened()
+        return SpaceLevel.NORMAL, log.trouble or rocksdb.trouble
 
     async def close(self) -> None:
-        db, self._db = self._db, None
-        if db is not None:
-            # Running commits and scans end first: the executors are drained before the database goes.
-            await asyncio.get_running_loop().run_in_executor(None, lambda: self._close(db))
+        """Waits for no disk that hangs."""
+        was_ready, self._ready = self._ready, False
+        log, rocksdb = self._log, self._rocksdb
+        self._log = self._rocksdb = None
+        if rocksdb is not None:
+            if was_ready:
+                await self._last_checkpoint(rocksdb)
+            rocksdb.stop()
+        if log is not None:
+            await log.close()
+        self._disk.close()
 
-    def _close(self, db: Any) -> None:
-        self._readers.shutdown(wait=True)
-        self._writer.shutdown(wait=True)
+    async def _last_checkpoint(self, rocksdb: CarryOver) -> None:
+        """What it leaves out is in the log, which the next start reads."""
         try:
-            db.close()
-        except Exception as error:
-            # After a failed write. Whatever was acknowledged is in the log, which the next start reads.
-            log_event(
-                logger, logging.ERROR, "metadata_store_not_closed", path=str(self._path), error=str(error)
-            )
+            await asyncio.wait_for(rocksdb.checkpoint(), LAST_CHECKPOINT_TIMEOUT_S)
+        except (StoreError, asyncio.TimeoutError) as error:
+            why = str(error) or f"it took more than {LAST_CHECKPOINT_TIMEOUT_S:g} s"
+            path = str(self._path)
+            log_event(logger, logging.WARNING, "metadata_checkpoint_left_out", path=path, error=why)
 
-    async def _on(self, executor: ThreadPoolExecutor, work: Callable[[], _T]) -> _T:
-        if self._db is None and work != self._open:
+    def _opened(self) -> tuple[DurableLog, CarryOver]:
+        if not self._ready or self._log is None or self._rocksdb is None:
             raise StoreError("the metadata store is not open")
-        try:
-            return await asyncio.get_running_loop().run_in_executor(executor, work)
-        except StoreError:
-            raise
-        except Exception as error:
-            raise StoreError(f"metadata store in {self._path}: {error}") from error
+        return self._log, self._rocksdb
+
+
+def _encoded(ops: Sequence[Op]) -> bytes:
+    parts = []
+    for op in ops:
+        if isinstance(op, Put):
+            parts.append(encode_op(OpKind.PUT, op.key, op.value))
+        elif isinstance(op, DeleteRange):
+            parts.append(encode_op(OpKind.DELETE_RANGE, op.start, op.end))
+        else:
+            parts.append(encode_op(OpKind.DELETE, op.key))
+    return b"".join(parts)
+
+
+def _term_payload(term: int) -> bytes:
+    return encode_op(OpKind.PUT, _TERM_KEY, _TERM.pack(term))
 
 
 def open_uri(uri: str) -> MetadataStore:

@@ -140,6 +140,9 @@ class OpSet:
 class MetadataStore(ABC):
     """All methods run on one event loop and never block it. Failures raise StoreError."""
 
+    # Of commits that are made durable together, by commit_together().
+    COMMITS_TOGETHER_MAX = 1
+
     @abstractmethod
     async def open(self) -> None: ...
 
@@ -151,6 +154,12 @@ class MetadataStore(ABC):
     async def commit(self, ops: Sequence[Op], fence: Fence) -> None:
         """All of `ops` or none, durable on return. StoreError leaves the outcome unknown, except for a
         FencedError or an OutOfBoundsError, where nothing was written. The same commit may be made again."""
+
+    async def commit_together(self, commits: Sequence[Sequence[Op]], fence: Fence) -> None:
+        """Commits in their order, COMMITS_TOGETHER_MAX at most, each atomic, all durable on return. StoreError leaves the outcome of
+        each unknown, but for the exceptions that commit() makes."""
+        for ops in commits:
+            await self.commit(ops, fence)
 
     @abstractmethod
     async def get(self, key: bytes) -> bytes | None: ...
