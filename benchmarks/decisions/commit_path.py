@@ -69,7 +69,7 @@ class _Segment:
     def request_inventory(self) -> None:
         raise AssertionError("nothing is missing")
 
-    def retire_namespaces(self, namespaces: tuple[bytes, ...]) -> None:
+    def retire_namespaces(self, namespaces: tuple[bytes, ...], barrier: int) -> None:
         pass
 
     def refuse_entries(self, last_seq: int, entries: int, reason: str) -> None:

@@ -111,7 +111,8 @@ void set_namespaces(SegmentStore& store, const nb::list& current, const nb::list
 std::shared_ptr<DataServer> make_server(std::shared_ptr<SegmentStore> store, std::string tcp_host,
                                         uint16_t tcp_port, std::string unix_path,
                                         std::vector<std::string> tokens, uint32_t connections_max,
-                                        uint32_t ungreeted_max, uint32_t idle_timeout_ms, const nb::kwargs& transport_options) {
+                                        uint32_t ungreeted_max, uint32_t idle_timeout_ms,
+                                        const nb::kwargs& transport_options) {
   DataServerOptions options;
   options.tcp_host = std::move(tcp_host);
   options.tcp_port = tcp_port;
