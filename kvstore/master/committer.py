@@ -32,7 +32,7 @@ RETRY_DELAY_S_MAX = 1.0
 # Of commits that go to the store together: what one write takes without keeping those behind it waiting.
 GROUP_BYTES_MAX = 2 << 20
 # A commit that is under way when the master stops is waited for so long: a disk that hangs keeps nobody.
-STOP_TIMEOUT_S = 0.5
+STOP_TIMEOUT_S = 0.2
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ _TERM = struct.Struct("<Q")
 # How far above the last durable one a term may lie that can't be made durable: the next of that kind is another one.
 _VOLATILE_TERMS = 1 << 16
 # At the end, so that the next start has little to carry over.
-LAST_CHECKPOINT_TIMEOUT_S = 0.4
+LAST_CHECKPOINT_TIMEOUT_S = 0.25
 
 
 class RocksdbStore(MetadataStore):
@@ -128,12 +128,12 @@ class RocksdbStore(MetadataStore):
         was_ready, self._ready = self._ready, False
         log, rocksdb = self._log, self._rocksdb
         self._log = self._rocksdb = None
+        ending = [log.close()] if log is not None else []
+        if rocksdb is not None and was_ready:
+            ending.append(self._last_checkpoint(rocksdb))
+        await asyncio.gather(*ending)
         if rocksdb is not None:
-            if was_ready:
-                await self._last_checkpoint(rocksdb)
             rocksdb.stop()
-        if log is not None:
-            await log.close()
         self._disk.close()
 
     async def _last_checkpoint(self, rocksdb: CarryOver) -> None:

@@ -10,9 +10,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shutil
 import signal
 import socket
 import sys
+import tempfile
+import zlib
 from typing import Any
 
 import rocksdict
@@ -62,6 +65,20 @@ def options() -> Any:
     return chosen
 
 
+def mirrored(path: str) -> str:
+    """A directory in memory with links to RocksDB's files: rocksdict writes a file of its own even where it only reads."""
+    base = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
+    name = f"kvstore-rocksdb-{os.getuid()}-{zlib.crc32(path.encode()):08x}-"
+    for entry in os.scandir(base):  # of processes that were killed
+        if entry.name.startswith(name) and entry.stat(follow_symlinks=False).st_uid == os.getuid():
+            shutil.rmtree(entry.path, ignore_errors=True)
+    mirror = tempfile.mkdtemp(prefix=name, dir=base)
+    for entry in os.scandir(path):
+        if entry.is_file() and entry.name not in ("LOCK", "rocksdict-config.json"):
+            os.symlink(entry.path, os.path.join(mirror, entry.name))
+    return mirror
+
+
 class Database:
     """RocksDB, or where the disk is full RocksDB read-only below what has been applied since."""
 
@@ -73,7 +90,7 @@ class Database:
             if not any(text in str(error) for text in _NO_SPACE) or not os.path.exists(f"{path}/CURRENT"):
                 raise
             read_only = rocksdict.AccessType.read_only(False)
-            self._db = rocksdict.Rdict(path, options(), access_type=read_only)
+            self._db = rocksdict.Rdict(mirrored(path), options(), access_type=read_only)
             self.read_only = str(error)
         self._changes: dict[bytes, bytes | None] = {}  # since it was opened read-only
         self._no_log: Any = rocksdict.WriteOptions()
