@@ -12,7 +12,15 @@ from kvstore.common.errors import FencedError, KvstoreError, StoreError
 from kvstore.master import committer as committer_module
 from kvstore.master.committer import Committer
 from kvstore.master.metadata.memory import MemoryStore
-from kvstore.master.metadata.store import DeleteRange, Fence, Op, Put
+from kvstore.master.metadata.store import (
+    COMMIT_BYTES_MAX,
+    COMMIT_OPS_MAX,
+    KEY_BYTES_MAX,
+    DeleteRange,
+    Fence,
+    Op,
+    Put,
+)
 from kvstore.master.state.changes import Change, NamespaceStored
 
 
@@ -54,7 +62,8 @@ class Rig:
             on_stalled=lambda error, stalled_s: self.stalled.append((error, stalled_s)),
             on_fenced=self.fenced.append,
         )
-        committer.start(CoreTasks(self.ended.append))
+        self.tasks = CoreTasks(self.ended.append)
+        committer.start(self.tasks)
         return committer
 
 
@@ -209,3 +218,124 @@ async def test_stopping_commits_what_was_accepted() -> None:
     await committer.stop()
     await committer.stop()
     assert rig.done == list(range(20))
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+async def test_after_one_commit_that_fails_once_everything_behind_it_is_stored_in_order(failing: int) -> None:
+    rig = Rig()
+    committer = await rig.start()
+    rig.store.gate.clear()
+    submit(committer, 0)
+    await until(lambda: len(rig.store.commits) == 1)
+    for number in range(1, 300):
+        submit(committer, number, Put(b"k", b"%d" % number))  # each over the one before: none shares a commit
+    stored: list[bytes] = []
+    commit = rig.store.commit
+
+    async def watched(ops: Sequence[Op], fence: Fence) -> None:
+        rig.store.error = StoreError("once") if len(rig.store.commits) == failing else None
+        await commit(ops, fence)
+        stored.extend(op.value for op in ops if isinstance(op, Put) and op.key == b"k")
+
+    rig.store.commit = watched  # type: ignore[method-assign]
+    rig.store.commits.clear()
+    rig.store.gate.set()
+    await until(lambda: len(rig.done) == 300)
+    assert rig.done == list(range(300))
+    assert stored == [b"%d" % number for number in range(1, 300)]
+    assert len(rig.stalled) == 1 and rig.failed == []
+    await committer.stop()
+
+
+class TogetherStore(GatedStore):
+    """One that makes several commits durable in one go, as the embedded one does."""
+
+    COMMITS_TOGETHER_MAX = 256
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups: list[list[list[Op]]] = []
+
+    async def commit_together(self, commits: Sequence[Sequence[Op]], fence: Fence) -> None:
+        self.groups.append([list(ops) for ops in commits])
+        await super().commit_together(commits, fence)
+
+
+async def test_the_whole_queue_is_one_group_however_many_commits_it_makes_up() -> None:
+    rig = Rig()
+    rig.store = store = TogetherStore()
+    committer = await rig.start()
+    store.gate.clear()
+    submit(committer, 0)
+    await until(lambda: len(store.groups) == 1)
+    for number in range(1, 300):
+        submit(committer, number)
+    submit(committer, 300, Put(b"k7", b"again"))  # of a key that is in the group already
+    store.gate.set()
+    await until(lambda: len(rig.done) == 301)
+    assert rig.done == list(range(301))
+    assert [[len(commit) for commit in group] for group in store.groups] == [[1], [127, 127, 46]]
+    assert await store.get(b"k7") == b"again"
+    await committer.stop()
+
+
+async def test_a_group_is_bounded_in_bytes_and_in_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TogetherStore, "COMMITS_TOGETHER_MAX", 5)
+    rig = Rig()
+    rig.store = store = TogetherStore()
+    committer = await rig.start()
+    store.gate.clear()
+    submit(committer, 0)
+    await until(lambda: len(store.groups) == 1)
+    for number in range(1, 6):
+        submit(committer, number, Put(b"k%d" % number, bytes(900_000)))
+    for number in range(6, 12):
+        submit(committer, number, Put(b"same", b"%d" % number))
+    store.gate.set()
+    await until(lambda: len(rig.done) == 12)
+    assert rig.done == list(range(12))
+    assert [len(group) for group in store.groups] == [1, 3, 5, 2]
+    await committer.stop()
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [Put(b"", b"v")],
+        [Put(b"k" * (KEY_BYTES_MAX + 1), b"v")],
+        [Put(b"\x00term", b"v")],
+        [Put(b"k", b"1"), Put(b"k", b"2")],
+        [Put(b"k%d" % i, b"") for i in range(COMMIT_OPS_MAX + 1)],
+        [Put(b"k", bytes(COMMIT_BYTES_MAX))],
+    ],
+    ids=["empty key", "long key", "key of the store", "key twice", "operations", "bytes"],
+)
+async def test_a_write_over_any_bound_fails_alone_with_what_is_behind_it_and_the_committer_lives(
+    ops: list[Op],
+) -> None:
+    rig = Rig()
+    rig.store = TogetherStore()
+    committer = await rig.start()
+    submit(committer, 0)
+    submit(committer, 1, *ops)
+    submit(committer, 2)
+    await until(lambda: rig.failed == [1, 2])
+    assert rig.done == [0]
+    with pytest.raises(StoreError):  # as a compaction writes
+        await asyncio.wait_for(committer.commit(ops), 5)
+    await asyncio.wait_for(committer.commit([Put(b"k", b"v")]), 5)
+    assert rig.ended == []
+    assert committer.backlog_bytes == 0
+    await committer.stop()
+
+
+async def test_a_commit_that_hangs_keeps_nobody_from_stopping_and_its_outcome_is_told_as_unknown() -> None:
+    rig = Rig()
+    committer = await rig.start()
+    rig.store.gate.clear()
+    submit(committer, 0)
+    await until(lambda: len(rig.store.commits) == 1)
+    submit(committer, 1)
+    await asyncio.wait_for(committer.stop(), committer_module.STOP_TIMEOUT_S + 2)
+    await asyncio.wait_for(rig.tasks.stop(), 2)
+    assert (rig.done, rig.failed) == ([], [0, 1])
