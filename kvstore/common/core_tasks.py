@@ -55,11 +55,15 @@ class CoreTasks:
 
     async def stop(self) -> None:
         """Cancels what runs and waits for its end. Idempotent; nothing is started any more."""
-        self._stopping = True
         tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
+        self.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def cancel(self) -> None:
+        """The same, without waiting."""
+        self._stopping = True
+        for task in list(self._tasks):
+            task.cancel()
 
     def _start(self, work: Work, name: str, *, endless: bool) -> None:
         if self._stopping:

@@ -121,6 +121,8 @@ class SegmentServer:
             self._control.leave(reason)
             await asyncio.wait({self._controlling}, timeout=LEAVE_TIMEOUT_S)
         await self._undo.aclose()
+        if self._failure.done():
+            self._failure.exception()  # whoever did not ask for it in time does not want to know
 
     async def _start(self) -> None:
         settings = self._settings

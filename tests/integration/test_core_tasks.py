@@ -29,7 +29,7 @@ from support.state_rig import StateRig
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-MASTER = {"committer", "directory-tick", "directory-store-watch", "status-port"}
+MASTER = {"committer", "directory-tick", "directory-store-watch", "metadata-carry-over", "status-port"}
 SEGMENT = {"keep-unix-socket", "watch-refusals", "status-port"}
 STANDBY = {"replica", "follower", "follower-lag", "map-mirror"}
 
@@ -40,6 +40,7 @@ NOTICED_OTHERWISE = {
     "attach-read": "awaited by the attach session, which ends with it",
     "attach-write": "awaited by the attach session, which ends with it",
     "heartbeat": "its end ends the attachment, and the next begins with a new one",
+    "metadata-rocksdb": "its end is the end of RocksDB's process, which is started again",
     "attach-reader": "its end closes the segment's stream, and the segment attaches again",
 }
 
@@ -61,6 +62,12 @@ MADE_OUTSIDE = {
     ("master/ha/replica.py", "_within_tenure"): "awaited",
     ("master/metadata/etcd_election.py", "campaign"): "the lease's renewal: its end is the end of the tenure",
     ("master/metadata/etcd_watch.py", "_read"): "awaited",
+    (
+        "master/metadata/blocking_calls.py",
+        "run",
+    ): "each call is awaited; whatever one raises goes to who waits",
+    ("master/metadata/carry_over.py", "_sleep"): "awaited",
+    ("master/metadata/rocksdb_client.py", "start"): "`ended` says so, and the process is started again",
     ("master/ports/control_service.py", "Attach"): "its end closes the stream",
     ("master/ports/directory_port.py", "_wait_for"): "one request: its end is the answer",
     ("segment/server.py", "_start"): "awaited by failed()",
@@ -186,7 +193,7 @@ async def test_the_end_of_a_masters_task_is_mended_or_ends_it(master: MasterServ
 
     failure = asyncio.ensure_future(failed())
     killed = kill(name, running_core_tasks())
-    expected = "restarted" if name == "directory-store-watch" else "ended"
+    expected = "restarted" if name in ("directory-store-watch", "metadata-carry-over") else "ended"
     assert await outcome(name, killed, failure) == expected
     failure.cancel()
     assert master._readiness()[0] == (expected == "restarted")

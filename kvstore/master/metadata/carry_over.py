@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kvstore.common.backoff import Backoff
+from kvstore.common.core_tasks import CoreTasks
 from kvstore.common.errors import StoreError
 from kvstore.common.logs import log_event, log_throttled
 from kvstore.master.metadata.rocksdb_client import ProcessEndedError, RocksdbProcess
@@ -51,7 +52,7 @@ class CarryOver:
         self._on_checkpoint = on_checkpoint
         self._loop = asyncio.get_running_loop()
         self._process: RocksdbProcess | None = None
-        self._running: asyncio.Task[None] | None = None
+        self._tasks = CoreTasks(lambda failure: None)  # none that is not started again
         # (sequence, payload) of what no checkpoint has yet, and of it what this process has not been sent.
         self._unchecked: deque[tuple[int, bytes]] = deque()
         self._unsent: deque[tuple[int, bytes]] = deque()
@@ -71,7 +72,7 @@ class CarryOver:
 
     def begin(self) -> None:
         """Carries over from here on."""
-        self._running = asyncio.create_task(self._run(), name="metadata-carry-over")
+        self._tasks.keep(self._run, "metadata-carry-over")
 
     def add(self, sequence: int, payload: bytes) -> None:
         if not self._unchecked:
@@ -122,13 +123,18 @@ class CarryOver:
 
     def stop(self) -> None:
         """At once. What no checkpoint has is in the log. Idempotent."""
-        if self._running is not None:
-            self._running.cancel()
+        self._tasks.cancel()
         self._drop_process()
 
     # ---- carrying over ---------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        try:
+            await self._carry_over()
+        finally:
+            self._drop_process()  # how far it got, the next one says
+
+    async def _carry_over(self) -> None:
         backoff = Backoff(RESTART_DELAY_S_MIN, RESTART_DELAY_S_MAX)
         while True:
             try:

@@ -73,6 +73,7 @@ class RocksdbProcess:
         if body[SEQUENCE.size]:
             self.read_only = body[SEQUENCE.size + 1 :].decode(errors="replace")
         self._reading = asyncio.create_task(self._read(reader), name="metadata-rocksdb")
+        self._reading.add_done_callback(lambda _: self._end("its answers are read no more"))
 
     def ask(self, request: Request, body: bytes = b"") -> asyncio.Future[bytes]:
         """The answer's body, later. Raises StoreError with what RocksDB says, or ProcessEndedError."""
