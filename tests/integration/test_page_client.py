@@ -258,7 +258,11 @@ def test_an_epoch_bump_empties_the_namespace_for_other_clients(store: Store, cli
         _, epoch = other.namespace_state(theirs)
         assert other.bump_namespace(theirs, DEADLINE_MS) == OK
         assert other.namespace_state(theirs)[1] == epoch + 1
-        assert client.exists(handle, 0, WHOLE_SHARD, hashes, 1000, DEADLINE_MS) == bytes([MISS] * 3)
+        wait_until(
+            lambda: client.exists(handle, 0, WHOLE_SHARD, hashes, 1000, DEADLINE_MS) == bytes([MISS] * 3),
+            "the segment, where this client knows the objects to be, has heard of it",
+            timeout_s=2.0,
+        )
         assert client.namespace_state(handle) == other.namespace_state(theirs)
     finally:
         other.close()
