@@ -62,13 +62,16 @@ class Master:
 
     @property
     def cpu_s(self) -> float:
-        """That all its threads have used."""
-        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) * _TICK_S
+        """That it and the process of its metadata store have used."""
+        stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self._pids()]
+        return sum(int(fields[11]) + int(fields[12]) for fields in stats) * _TICK_S
 
     @property
     def resident_bytes(self) -> int:
-        return int(Path(f"/proc/{self._pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+        """Likewise."""
+        return (
+            sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self._pids()) * _PAGE_BYTES
+        )
 
     @property
     def metadata_bytes(self) -> int:
@@ -87,7 +90,7 @@ class Master:
             if not line.startswith("#") and "{" not in line
         }
 
-    @property
-    def _pid(self) -> int:
+    def _pids(self) -> list[str]:
         assert self._process is not None
-        return self._process.pid
+        pid = str(self._process.pid)
+        return [pid, *Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -29,6 +29,8 @@ BACKLOG_BYTES_MAX = 32 << 20
 # Between attempts, so that a broken disk is not hammered.
 RETRY_DELAY_S_MIN = 0.05
 RETRY_DELAY_S_MAX = 1.0
+# What is durable is told for so long before requests get their turn: each journal of a group takes milliseconds to apply.
+TURN_S = 0.005
 # Of commits that go to the store together: what one write takes without keeping those behind it waiting.
 GROUP_BYTES_MAX = 2 << 20
 # A commit that is under way when the master stops is waited for so long: a disk that hangs keeps nobody.
@@ -162,12 +164,16 @@ class Committer:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), backoff.next_delay_s())
         self._on_commit(time.perf_counter() - started, len(group))
+        turn_began = time.perf_counter()
         for submission in group:
             self._release(submission)
             if submission.done is not None and not submission.done.done():
                 submission.done.set_result(None)
             if submission.change is not None:
                 self._on_done(submission.change)
+            if time.perf_counter() - turn_began > TURN_S:
+                await asyncio.sleep(0)
+                turn_began = time.perf_counter()
 
     def _next_group(self) -> tuple[list[_Submission], list[list[Op]]]:
         """What goes to the store together: (submissions, the commits that they make up)."""

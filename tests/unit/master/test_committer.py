@@ -339,3 +339,40 @@ async def test_a_commit_that_hangs_keeps_nobody_from_stopping_and_its_outcome_is
     await asyncio.wait_for(committer.stop(), committer_module.STOP_TIMEOUT_S + 2)
     await asyncio.wait_for(rig.tasks.stop(), 2)
     assert (rig.done, rig.failed) == ([], [0, 1])
+
+
+async def test_what_a_large_group_has_made_durable_is_told_in_turns_with_everything_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class SlowClock:
+        """Telling of a change takes 3 ms, as applying a journal to the index may."""
+
+        now = 0.0
+
+        def perf_counter(self) -> float:
+            return self.now
+
+    clock = SlowClock()
+    monkeypatch.setattr(committer_module, "time", clock)
+    rig = Rig()
+    committer = await rig.start()
+    turns: list[int] = []
+
+    def tell(change: Change) -> None:
+        clock.now += 0.003
+        rig.done.append(_number(change))
+
+    async def others() -> None:
+        while len(rig.done) < 40:
+            turns.append(len(rig.done))
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(committer, "_on_done", tell)
+    for number in range(40):
+        submit(committer, number)
+    await others()
+    assert rig.done == list(range(40)), "in order all the same"
+    told_at_once = max(later - earlier for earlier, later in zip(turns, [*turns[1:], 40], strict=True))
+    assert 0 < told_at_once <= 2
+    assert [len(commit) for commit in rig.store.commits] == [40]
+    await committer.stop()
