@@ -12,6 +12,7 @@ from benchmarks.cases.base import table
 from benchmarks.decisions import (
     commit_path,
     languages,
+    link,
     metadata,
     pins,
     placement,
@@ -36,6 +37,7 @@ MEASUREMENTS: dict[str, ModuleType] = {
         placement,
         watermarks,
         pins,
+        link,
     )
 }
 

@@ -27,10 +27,9 @@ class KvstoreServers(Servers):
     name = "kvstore"
 
     def start(self) -> None:
-        kvstore = str(Path(sys.executable).parent / "kvstore")
-        master = self._announced(
+        master = announced(
+            self,
             "listening",
-            kvstore,
             "master",
             f"--metadata={self.metadata()}",
             "--directory-port=0",
@@ -38,9 +37,9 @@ class KvstoreServers(Servers):
             "--http-port=0",
         )
         self._masters = f"127.0.0.1:{master['directory_port']}"
-        self._announced(
+        announced(
+            self,
             "attached",
-            kvstore,
             "segment",
             f"--data-dir={self.directory / self.name}-segment",
             f"--masters=127.0.0.1:{master['control_port']}",
@@ -56,22 +55,23 @@ class KvstoreServers(Servers):
     def connection(self) -> dict[str, Any]:
         return {"masters": self._masters}
 
-    def _announced(self, event: str, *command: str) -> dict[str, Any]:
-        """Starts a server with --json and waits for its announcement."""
-        log = self.directory / f"{self.name}-{len(self._processes)}.log"
-        self.spawn(*command, "--json")
-        found: dict[str, Any] = {}
 
-        def announced() -> bool:
-            for line in log.read_text(errors="replace").splitlines():
-                if line.startswith("{"):
-                    message = json.loads(line)
-                    if message.get("event") == event:
-                        found.update(message)
-            return bool(found)
+def announced(servers: Servers, event: str, *arguments: str) -> dict[str, Any]:
+    """Starts `kvstore` with these arguments and waits for its announcement."""
+    log = servers.directory / f"{servers.name}-{len(servers.pids())}.log"
+    servers.spawn(str(Path(sys.executable).parent / "kvstore"), *arguments, "--json")
+    found: dict[str, Any] = {}
 
-        self.wait_for(announced, command[1])
-        return found
+    def has_announced() -> bool:
+        for line in log.read_text(errors="replace").splitlines():
+            if line.startswith("{"):
+                message = json.loads(line)
+                if message.get("event") == event:
+                    found.update(message)
+        return bool(found)
+
+    servers.wait_for(has_announced, arguments[0])
+    return found
 
 
 class KvstoreEtcdServers(KvstoreServers):

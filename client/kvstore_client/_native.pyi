@@ -1,5 +1,6 @@
 """The native core as Python sees it. Every blocking call releases the GIL once for the whole batch."""
 
+import enum
 from collections.abc import Buffer, Sequence  # type: ignore[attr-defined]
 from typing import Any
 
@@ -73,8 +74,8 @@ class SegmentStore:
     def journal_rewind(self, seq: int) -> bool:
         """Hand out again from seq + 1. False when that is no longer kept: send the inventory."""
     def inventory(self, entries_max: int) -> tuple[int, list[bytes]]:
-        """(last_seq, chunks): a consistent snapshot of the sealed objects as ADD groups, and the number it stands for.
-        Entries up to last_seq count as handed out."""
+        """(last_seq, chunks): the sealed objects as ADD groups, and the number they stand for. Taken in slices, between which the
+        store changes: entries after last_seq say how. Entries up to last_seq count as handed out."""
     def namespaces(self) -> list[bytes]:
         """Ids of the namespaces that hold objects."""
     def set_namespaces(self, current: list[bytes], known: list[bytes]) -> None:
@@ -87,6 +88,119 @@ class SegmentStore:
         Counters: puts, put_bytes, gets, get_bytes, misses, exists_hits, evicted_objects, evicted_bytes, digest_mismatches,
         conflicts, no_space, not_committed, journal_overflows, evictor_errors."""
     def close(self) -> None: ...
+
+class JournalProtocolError(Exception):
+    """The master, or the journal, said something that can't be: the stream must be torn down and begun again."""
+
+class PumpState(enum.Enum):
+    """Where the conversation with the master stands."""
+
+    DETACHED = 0
+    INVENTORY = 1
+    STREAMING = 2
+
+class JournalBatch:
+    """Journal entries `first_seq` to `last_seq`, as groups of docs/protocol.md section 8."""
+
+    def __init__(self, first_seq: int, last_seq: int, groups: bytes) -> None: ...
+    @property
+    def first_seq(self) -> int: ...
+    @property
+    def last_seq(self) -> int: ...
+    @property
+    def groups(self) -> bytes: ...
+
+class InventoryChunk:
+    """A part of the segment's whole content, which stands for every entry up to `last_seq`."""
+
+    def __init__(self, last_seq: int, groups: bytes, first: bool, last: bool) -> None: ...
+    @property
+    def last_seq(self) -> int: ...
+    @property
+    def groups(self) -> bytes: ...
+    @property
+    def first(self) -> bool: ...
+    @property
+    def last(self) -> bool: ...
+
+class JournalPump:
+    """Decides the next message of one attached stream (native/segment/journal_pump.hpp). One thread at a time drives it: a
+    JournalLink while there is one."""
+
+    def __init__(
+        self, source: object, *, batch_entries_max: int = 16_384, batches_in_flight_max: int = 4
+    ) -> None:
+        """`source`: a SegmentStore, or a `JournalSource` of kvstore.segment.journal_pump. Batches hold at most
+        `batch_entries_max` entries (20 bytes each); so many of them wait for an ack at most. ValueError when one is 0."""
+    @property
+    def state(self) -> PumpState: ...
+    @property
+    def sent_seq(self) -> int:
+        """The last entry handed out on this stream."""
+    @property
+    def durable_seq(self) -> int:
+        """The last entry that a master has confirmed on this stream."""
+    @property
+    def window_full(self) -> bool:
+        """True while next_message must wait for an ack, however much there is to send. For who drives the pump."""
+    @property
+    def inventories_sent(self) -> int: ...
+    @property
+    def gaps(self) -> int: ...
+    entries_refused: int
+    """That a master has left out, because they say what can't be."""
+    def attached(self, durable_seq: int, need_inventory: bool) -> None:
+        """A master has taken us in and holds our entries up to `durable_seq`."""
+    def detached(self) -> None:
+        """The stream is gone; what was on its way on it is sent again after the next attach."""
+    def inventory_requested(self) -> None:
+        """The master wants the whole content, in the middle of the stream."""
+    def next_message(self) -> JournalBatch | InventoryChunk | None:
+        """The next thing to send, or None: nothing to say, or the window is full. JournalProtocolError."""
+    def acked(self, durable_seq: int) -> None:
+        """The master has made everything up to `durable_seq` durable. JournalProtocolError, and nothing is taken, when this
+        stream has not carried that."""
+
+class JournalLink:
+    """The connection that carries journal, inventory and heartbeats of a segment to the master that has registered it. A thread
+    of its own, which never touches Python."""
+
+    def __init__(
+        self,
+        pump: JournalPump,
+        *,
+        host: str,
+        port: int,
+        token: str,
+        name: str,
+        cluster_id: bytes,
+        link_token: bytes,
+        durable_seq: int,
+        need_inventory: bool,
+        heartbeat_interval_ms: int,
+        connect_timeout_ms: int = 3000,
+        silence_timeout_ms: int = 4000,
+        stall_timeout_ms: int = 4000,
+    ) -> None:
+        """Starts to connect and returns. `pump` is that of a SegmentStore. `cluster_id`, `link_token` (16 bytes each) to
+        `heartbeat_interval_ms` are what the master has answered to the registration. ValueError, OSError."""
+    @property
+    def event_fd(self) -> int:
+        """Readable when one of the next three has something new, until events_seen(). Owned by the link."""
+    def events_seen(self) -> None: ...
+    @property
+    def linked(self) -> bool:
+        """The master has answered: what is journalled is being sent."""
+    @property
+    def ended(self) -> tuple[str, str] | None:
+        """(kind, why) it is over; None while it is not. Kinds: stopped, unreachable, refused, silent, stalled, lost, protocol,
+        failed."""
+    def take_refusals(self) -> list[tuple[int, int, str]]:
+        """(last_seq, entries, reason) of entries that the master has left out since the last call; at most the newest 16."""
+    @property
+    def heartbeats_sent(self) -> int: ...
+    def stop(self) -> None:
+        """Ends it within 100 ms. Idempotent."""
 
 class DataServer:
     """Serves the data port of a SegmentStore: TCP and a unix socket. Its threads never touch Python."""

@@ -2,7 +2,8 @@
 
 With every call the shared secret, as `authorization: Bearer TOKEN`. With a refusal the role of the master that refused:
 a standby is worth asking again soon; the refusal of a leader is final, although the
-network's own failures have the same code.
+network's own failures have the same code. With the refusal of a segment whose pages belong to another cluster the id of the
+master's own, in hex.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 ROLE_KEY = "kvstore-role"
 STANDBY_ROLE = "standby"
 LEADER_ROLE = "leader"
+CLUSTER_KEY = "kvstore-cluster"
 AUTHORIZATION = "authorization"
 _SCHEME = "Bearer "
 
@@ -34,4 +36,13 @@ def presented_token(metadata: Iterable[tuple[str, str | bytes]] | None) -> str |
 
 def refusing_role(trailing_metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
     """Of the master that ended a call; empty when none says so."""
-    return next((str(value) for key, value in trailing_metadata or () if key == ROLE_KEY), "")
+    return _value_of(ROLE_KEY, trailing_metadata)
+
+
+def refusing_cluster(trailing_metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
+    """Id of the cluster whose master refused a segment of another one; empty when that is not why."""
+    return _value_of(CLUSTER_KEY, trailing_metadata)
+
+
+def _value_of(wanted: str, metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
+    return next((str(value) for key, value in metadata or () if key == wanted), "")

@@ -62,9 +62,14 @@ def connections_that_fit(limit: int, wanted: int, refused_at_a_time: int) -> int
 
 
 def control_connections_max(limit: int) -> int:
-    """How many connections of segments, masters and tools may be open under `limit`: half of the reserve, the rest is for the store,
+    """How many gRPC connections of segments, masters and tools may be open under `limit`: a third of the reserve."""
+    return _reserve(limit) // 3
+
+
+def links_max(limit: int) -> int:
+    """How many links of segments, and peers that have not greeted yet: a quarter of the reserve. The rest of it is for the store,
     the log and the status page."""
-    return _reserve(limit) // 2
+    return _reserve(limit) // 4
 
 
 def _reserve(limit: int) -> int:

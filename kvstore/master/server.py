@@ -20,6 +20,7 @@ from kvstore.common.file_limit import (
     connections_that_fit,
     control_connections_max,
     file_limit,
+    links_max,
     raise_file_limit,
 )
 from kvstore.common.http_endpoint import HttpEndpoint
@@ -38,6 +39,7 @@ from kvstore.master.ports.admin_service import AboutMaster, AdminService
 from kvstore.master.ports.control_port import ControlPort, TokenInterceptor
 from kvstore.master.ports.control_service import ControlService
 from kvstore.master.ports.directory_port import REFUSED_AT_A_TIME, DirectoryPort, PortOptions
+from kvstore.master.ports.segment_link import LinkTable
 from kvstore.master.recovery import corruption_reporter, load, take_over
 from kvstore.master.roles import Roles
 from kvstore.master.state.directory_state import Recovered, StateLimits
@@ -181,8 +183,9 @@ class MasterServer:
 
     async def _open_ports(self) -> None:
         settings = self._settings
+        links = LinkTable(self.metrics, lambda: settings.advertise_directory_port or self.directory_port)
         control = ControlService(
-            self._roles, self.metrics, heartbeat_interval_ms=settings.heartbeat_interval_ms
+            self._roles, self.metrics, links, heartbeat_interval_ms=settings.heartbeat_interval_ms
         )
         about = AboutMaster(
             metadata_kind=scheme_of(settings.metadata),
@@ -195,12 +198,14 @@ class MasterServer:
         attendance = self._store.attendance if isinstance(self._store, ReplicatedStore) else None
         admin = AdminService(self._roles, about, ClearWatch(self._control_address, attendance))
         auth = TokenInterceptor(settings.tokens, self.metrics)
-        self._control = ControlPort(control, admin, auth, control_connections_max(file_limit()))
-        await self._control.start(settings.host, settings.control_port)
-        connections_max = connections_that_fit(file_limit(), settings.connections_max, REFUSED_AT_A_TIME)
-        port_options = PortOptions(settings.tokens, connections_max)
-        self._port = DirectoryPort(self._roles, self.metrics, port_options)
+        limit = file_limit()
+        self._control = ControlPort(control, admin, auth, control_connections_max(limit))
+        connections_max = connections_that_fit(limit, settings.connections_max, REFUSED_AT_A_TIME)
+        port_options = PortOptions(settings.tokens, connections_max, links_max(limit))
+        self._port = DirectoryPort(self._roles, self.metrics, port_options, links)
+        # Before the control port, which tells segments where to make their links.
         await self._port.start(settings.host, settings.directory_port)
+        await self._control.start(settings.host, settings.control_port)
 
     async def stop(self) -> None:
         """Stops taking requests, commits what was accepted, gives up the leadership, closes the store. Idempotent."""

@@ -1,10 +1,10 @@
-"""One life of the Attach stream: registration, then journal up and acks down, until it breaks or we leave."""
+"""One session with a master: registration by gRPC, then a link that carries journal, inventory and heartbeats, until either is
+over or we leave."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import select
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,32 +12,30 @@ from typing import Any, Protocol
 import grpc
 
 from kvstore import __version__
-from kvstore.common.control_metadata import token_metadata
+from kvstore.common.control_metadata import refusing_cluster, token_metadata
 from kvstore.common.logs import log_throttled
-from kvstore.segment.errors import ClusterChanged, RegistrationRefused
-from kvstore.segment.journal_pump import (
-    Batch,
-    Chunk,
-    JournalProtocolError,
-    JournalPump,
-    JournalSource,
-    PumpState,
-)
+from kvstore.segment.errors import ClusterChanged, LinkLost, RegistrationRefused
+from kvstore.segment.heartbeat import HeartbeatCounters
+from kvstore.segment.journal_pump import JournalProtocolError, JournalPump
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
+from kvstore_client._native import JournalLink
+from kvstore_client.address import Address
 from kvstore_client.protocol import VERSION_MAX
 
 logger = logging.getLogger(__name__)
 
 REGISTER_TIMEOUT_S = 3.0
 LEAVE_TIMEOUT_S = 2.0
+# When the link breaks, the stream mostly ends too, and says why in better words.
+REASON_TIMEOUT_S = 0.2
 
 
-class AttachableStore(JournalSource, Protocol):
-    """The part of SegmentStore that a session drives."""
+class AttachableStore(Protocol):
+    """The part of SegmentStore that a session drives; the link has the rest."""
 
     @property
-    def journal_fd(self) -> int: ...
+    def last_seq(self) -> int: ...
 
     @property
     def oldest_kept_seq(self) -> int: ...
@@ -63,39 +61,47 @@ class Registration:
 
 
 class AttachSession:
-    """Runs one stream on `channel`. `run` returns or raises when it is over; a session is not used twice."""
+    """Runs one session with the master at `address`. `run` returns or raises when it is over; a session is not used twice."""
 
     def __init__(
         self,
         channel: grpc.aio.Channel,
+        address: Address,
         registration: Registration,
         store: AttachableStore,
         pump: JournalPump,
-        on_registered: Callable[[Any], None],
+        on_linked: Callable[[Any], None],
         cluster_id: bytes,
+        heartbeats: HeartbeatCounters,
     ) -> None:
-        """`cluster_id`: the cluster that the pool's content belongs to; empty while it belongs to none."""
+        """`cluster_id`: the cluster that the pool's content belongs to; empty while it belongs to none. `on_linked` gets the
+        answer to the registration, once what is journalled is being sent."""
         self._stub = control_pb2_grpc.ControlStub(channel)
+        self._address = address
         self._registration = registration
         self._store = store
         self._pump = pump
-        self._on_registered = on_registered
+        self._on_linked = on_linked
         self._cluster_id = cluster_id
-        self._wake = asyncio.Event()
-        self._leaving: str | None = None
-        self._retired_barrier: int | None = None  # to be confirmed
+        self._heartbeats = heartbeats
+        self._link: JournalLink | None = None
+        self._writing = asyncio.Lock()  # one message at a time goes up the stream
+        self._leaving: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @property
+    def heartbeats_sent(self) -> int:
+        """By the link of now; what one that is over has sent is in the counters."""
+        return self._link.heartbeats_sent if self._link is not None else 0
 
     def leave(self, reason: str) -> None:
-        """Says goodbye: `run` sends it after what it is sending now, waits for the master to hang up, and
-        returns.
-        """
-        self._leaving = reason
-        self._wake.set()
+        """Says goodbye: `run` sends it, waits for the master to hang up, and returns."""
+        if not self._leaving.done():
+            self._leaving.set_result(reason)
 
     async def run(self) -> None:
-        """Registers and pumps.
+        """Registers, links, and lasts as long as both do.
 
-        Raises grpc.RpcError, TimeoutError, RegistrationRefused, JournalProtocolError, or ClusterChanged
+        Raises grpc.RpcError, TimeoutError, RegistrationRefused, JournalProtocolError, LinkLost, or ClusterChanged
         before anything of the store is touched.
         """
         call = self._stub.Attach(metadata=token_metadata(self._registration.token))
@@ -104,20 +110,20 @@ class AttachSession:
         known = self._store.namespaces()
         try:
             registered = await asyncio.wait_for(self._register(call), REGISTER_TIMEOUT_S)
-            if self._cluster_id and registered.cluster_id != self._cluster_id:
-                raise ClusterChanged(
-                    f"the master is of cluster {registered.cluster_id.hex()}, this pool of "
-                    f"{self._cluster_id.hex()}"
-                )
             # Before the journal moves: an object of a retired namespace must not be announced as if it were
             # current.
             self._store.set_namespaces(list(registered.current_namespaces), known)
-            self._retire(registered.cleared_namespaces, registered.barrier)
-            self._pump.attached(registered.durable_seq, registered.need_inventory)
-            self._on_registered(registered)
-            await self._converse(call)
+            await self._retire(call, registered.cleared_namespaces, registered.barrier)
+            link = self._link = self._new_link(registered)
+            try:
+                await self._converse(call, link, registered)
+            finally:
+                # It ends within moments, and its thread drives the pump until then: nothing else may.
+                await asyncio.shield(asyncio.to_thread(link.stop))
+                self._link = None
+                self._heartbeats.sent += link.heartbeats_sent
+                self._heartbeats.failed += link.ended is not None and link.ended[0] in ("silent", "stalled")
         finally:
-            self._pump.detached()
             call.cancel()
 
     async def _register(self, call: Any) -> Any:
@@ -133,107 +139,127 @@ class AttachSession:
             last_seq=self._store.last_seq,
             oldest_kept_seq=self._store.oldest_kept_seq,
             software_version=__version__,
+            makes_link=True,
+            expected_cluster_id=self._cluster_id,
         )
-        await call.write(pb.SegmentMessage(register=message))
-        reply = await call.read()
+        try:
+            await self._send(call, pb.SegmentMessage(register=message))
+            reply = await call.read()
+        except grpc.aio.AioRpcError as error:
+            self._check_cluster(refusing_cluster(error.trailing_metadata()))
+            raise
         if reply is grpc.aio.EOF:
             raise RegistrationRefused(f"the master hung up: {await call.details() or 'no reason given'}")
         if reply.WhichOneof("body") != "registered":
             raise JournalProtocolError(
                 f"the master answered the registration with {reply.WhichOneof('body')}"
             )
-        if reply.registered.protocol_version != VERSION_MAX:
+        registered = reply.registered
+        if registered.protocol_version != VERSION_MAX:
             raise RegistrationRefused(
-                f"the master speaks control protocol {reply.registered.protocol_version}, this segment "
+                f"the master speaks control protocol {registered.protocol_version}, this segment "
                 f"{VERSION_MAX}: run the same release of kvstore on both"
             )
-        return reply.registered
+        self._check_cluster(registered.cluster_id.hex())
+        if not registered.link_port:
+            raise RegistrationRefused(
+                "the master is of an older release than this segment and has no links: upgrade the masters first"
+            )
+        return registered
 
-    async def _converse(self, call: Any) -> None:
-        reading = asyncio.create_task(self._read(call), name="attach-read")
-        pumping = asyncio.create_task(self._write(call), name="attach-write")
+    def _check_cluster(self, theirs: str) -> None:
+        if self._cluster_id and theirs and theirs != self._cluster_id.hex():
+            raise ClusterChanged(theirs, self._cluster_id.hex())
+
+    def _new_link(self, registered: Any) -> JournalLink:
         try:
-            await asyncio.wait({reading, pumping}, return_when=asyncio.FIRST_COMPLETED)
-            if pumping.done() and not reading.done() and pumping.exception() is None:
-                # We left: the master ends the stream once it has taken note.
+            return JournalLink(
+                self._pump,
+                host=self._address.host,
+                port=registered.link_port,
+                token=self._registration.token,
+                name=f"segment {self._registration.segment_id.hex()}",
+                cluster_id=registered.cluster_id,
+                link_token=registered.link_token,
+                durable_seq=registered.durable_seq,
+                need_inventory=registered.need_inventory,
+                heartbeat_interval_ms=max(registered.heartbeat_interval_ms, 50),
+            )
+        except (ValueError, TypeError) as error:
+            raise JournalProtocolError(
+                f"the master's answer to the registration can't be: {error}"
+            ) from error
+
+    async def _converse(self, call: Any, link: JournalLink, registered: Any) -> None:
+        reading = asyncio.create_task(self._read(call), name="attach-read")
+        linking = asyncio.create_task(self._watch(link, registered), name="attach-link")
+        try:
+            over: list[asyncio.Future[Any]] = [reading, linking, self._leaving]
+            await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+            if self._leaving.done():
+                goodbye = pb.Leaving(reason=self._leaving.result())
+                await self._send(call, pb.SegmentMessage(leaving=goodbye))
+                await call.done_writing()
+                # The master ends the stream once it has taken note, and the link with it.
                 await asyncio.wait({reading}, timeout=LEAVE_TIMEOUT_S)
+                return
+            if not reading.done():
+                await asyncio.wait({reading}, timeout=REASON_TIMEOUT_S)
         finally:
-            for task in (reading, pumping):
+            for task in (reading, linking):
                 task.cancel()
-            results = await asyncio.gather(reading, pumping, return_exceptions=True)
+            results = await asyncio.gather(reading, linking, return_exceptions=True)
         for result in results:
             if isinstance(result, Exception):
                 raise result
 
     async def _read(self, call: Any) -> None:
+        """Until the master ends the stream."""
         while (message := await call.read()) is not grpc.aio.EOF:
-            kind = message.WhichOneof("body")
-            if kind == "journal_ack":
-                self._pump.acked(message.journal_ack.durable_seq)
-                self._wake.set()
-            elif kind == "retire_namespaces":
-                self._retire(message.retire_namespaces.namespaces, message.retire_namespaces.barrier)
-                self._wake.set()
-            elif kind == "inventory_request":
-                self._pump.inventory_requested()
-                self._wake.set()
-            elif kind == "entries_refused":
-                refused = message.entries_refused
-                self._pump.entries_refused += refused.entries
-                log_throttled(
-                    logger,
-                    logging.ERROR,
-                    "journal_entries_refused",
-                    refused.reason,
-                    entries=refused.entries,
-                    last_seq=refused.last_seq,
-                    reason=refused.reason,
-                )
+            if message.WhichOneof("body") == "retire_namespaces":
+                retired = message.retire_namespaces
+                await self._retire(call, retired.namespaces, retired.barrier)
             # Anything else comes from a newer master: ignored, as the protocol asks.
 
-    def _retire(self, namespaces: Iterable[bytes], barrier: int) -> None:
+    async def _retire(self, call: Any, namespaces: Iterable[bytes], barrier: int) -> None:
+        """Nothing of these is served when the master hears that the barrier is reached."""
         for ns in namespaces:
             self._store.retire_namespace(ns)
-        self._retired_barrier = barrier
+        await self._send(call, pb.SegmentMessage(retired=pb.Retired(barrier=barrier)))
 
-    async def _write(self, call: Any) -> None:
-        loop = asyncio.get_running_loop()
-        journal_fd = self._store.journal_fd
-        due = select.poll()
-        due.register(journal_fd, select.POLLIN)
+    async def _send(self, call: Any, message: Any) -> None:
         try:
-            while self._leaving is None:
-                if self._retired_barrier is not None:
-                    barrier, self._retired_barrier = self._retired_barrier, None
-                    await call.write(pb.SegmentMessage(retired=pb.Retired(barrier=barrier)))
-                # Only when the journal says that it is due: draining after each message would send the runs of
-                # a batch one by one, and a message costs both sides much the same whatever it carries.
-                inventory = self._pump.state is PumpState.INVENTORY
-                message = self._pump.next_message() if inventory or due.poll(0) else None
-                if message is not None:
-                    await call.write(_encode(message))
-                    continue
-                self._wake.clear()
-                # The descriptor stays readable while the window is full; listening to it then would spin.
-                if not self._pump.window_full:
-                    loop.add_reader(journal_fd, self._wake.set)
-                await self._wake.wait()
-                loop.remove_reader(journal_fd)
-            await call.write(pb.SegmentMessage(leaving=pb.Leaving(reason=self._leaving)))
-            await call.done_writing()
+            async with self._writing:
+                await call.write(message)
+        except asyncio.InvalidStateError:  # the master has ended the stream
+            reason = await call.details() or "no reason given"
+            raise RegistrationRefused(f"the master hung up: {reason}") from None
+
+    async def _watch(self, link: JournalLink, registered: Any) -> None:
+        """Until the link is over, which raises LinkLost."""
+        loop = asyncio.get_running_loop()
+        wake = asyncio.Event()
+        loop.add_reader(link.event_fd, wake.set)
+        linked = False
+        try:
+            while True:
+                await wake.wait()
+                wake.clear()
+                link.events_seen()
+                if link.linked and not linked:
+                    linked = True
+                    self._on_linked(registered)
+                for last_seq, entries, reason in link.take_refusals():
+                    log_throttled(
+                        logger,
+                        logging.ERROR,
+                        "journal_entries_refused",
+                        reason,
+                        entries=entries,
+                        last_seq=last_seq,
+                        reason=reason,
+                    )
+                if link.ended is not None:
+                    raise LinkLost(*link.ended)
         finally:
-            loop.remove_reader(journal_fd)
-
-
-def _encode(message: Batch | Chunk) -> Any:
-    if isinstance(message, Batch):
-        return pb.SegmentMessage(
-            journal=pb.JournalBatch(
-                first_seq=message.first_seq, last_seq=message.last_seq, groups=message.groups
-            )
-        )
-    return pb.SegmentMessage(
-        inventory=pb.InventoryChunk(
-            last_seq=message.last_seq, groups=message.groups, first=message.first, last=message.last
-        )
-    )
+            loop.remove_reader(link.event_fd)

@@ -1,5 +1,5 @@
-"""Keeps the segment attached to a master, for ever: finds one, attaches, beats, and begins again when it is
-lost.
+"""Keeps the segment attached to a master, for ever: finds one, attaches, and begins again when it is lost, with heartbeats to
+the last one meanwhile.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from kvstore.common.backoff import Backoff
 from kvstore.common.control_metadata import STANDBY_ROLE, refusing_role
 from kvstore.common.logs import log_event, log_throttled
 from kvstore.segment.attach_session import AttachableStore, AttachSession, Registration
-from kvstore.segment.errors import RegistrationRefused
+from kvstore.segment.errors import ClusterChanged, LinkLost, RegistrationRefused
 from kvstore.segment.heartbeat import Heartbeat, HeartbeatCounters
 from kvstore.segment.journal_pump import JournalProtocolError, JournalPump
+from kvstore_client.address import Address
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,11 @@ logger = logging.getLogger(__name__)
 STABLE_S = 5.0
 # A lease that runs out takes seconds, and puts wait for it: masters that stand by are asked often.
 STANDBY_DELAY_S_MAX = 0.3
+
+OTHER_CLUSTER_REMEDY = (
+    "its pages are kept, and the other masters are tried: correct --masters if this is the wrong master, or bring its records back; "
+    "if they are gone for good, restart this segment (or its `kvstore up`), which empties it, or start segments with --adopt-cluster"
+)
 
 _CHANNEL_OPTIONS = (
     # Each channel its own TCP connection: heartbeats must not share one with bulk.
@@ -48,7 +54,7 @@ _CHANNEL_OPTIONS = (
 class ControlClient:
     """Attaches `store` to one of `masters` (host:port) and keeps it so.
 
-    `run` ends only by `leave` or cancellation.
+    `run` ends only by `leave` or cancellation, and with `adopt_cluster` by ClusterChanged.
     """
 
     def __init__(
@@ -60,7 +66,9 @@ class ControlClient:
         *,
         backoff: Backoff | None = None,
         pump: JournalPump | None = None,
+        adopt_cluster: bool = False,
     ) -> None:
+        """`adopt_cluster`: a master of another cluster than that of the pool's pages ends `run`; otherwise it is passed over."""
         if not masters:
             raise ValueError("masters is empty: a segment needs at least one control address")
         self._masters = list(masters)
@@ -73,13 +81,15 @@ class ControlClient:
         self._leaving = asyncio.Event()
         self._streaming: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
-        self._worthless = ""
+        self._heartbeat_interval_s = 1.0
+        self._adopt_cluster = adopt_cluster
         self._attached_at = 0.0
         self._attached = asyncio.Event()
         self._complaint = ""
         self._cluster_id = b""
         self.master = ""
         self.attaches = 0
+        self.clusters_refused = 0
         self.heartbeats = HeartbeatCounters()
 
     @property
@@ -91,6 +101,10 @@ class ControlClient:
     def complaint(self) -> str:
         """Why the last attempt to attach failed; empty while attached."""
         return self._complaint
+
+    @property
+    def heartbeats_sent(self) -> int:
+        return self.heartbeats.sent + (self._session.heartbeats_sent if self._session is not None else 0)
 
     async def wait_attached(self, timeout_s: float) -> bool:
         """Waits until attached; False after `timeout_s`."""
@@ -111,7 +125,7 @@ class ControlClient:
     async def run(self) -> None:
         """Goes round the masters until `leave`.
 
-        ClusterChanged is all that it raises for what a master does.
+        ClusterChanged is all that it raises for what a master does, and that with `adopt_cluster` alone.
         """
         try:
             await self._run()
@@ -132,7 +146,11 @@ class ControlClient:
                 asyncio.TimeoutError,
                 RegistrationRefused,
                 JournalProtocolError,
+                LinkLost,
+                ClusterChanged,
             ) as error:
+                if isinstance(error, ClusterChanged):
+                    self._of_another_cluster(master, error)
                 reason, kind = _describe(error), _kind(error)
                 if _from_standby(error):
                     self._backoff.limit(STANDBY_DELAY_S_MAX)
@@ -140,32 +158,39 @@ class ControlClient:
                 self._detached()
             if self._leaving.is_set():
                 return
-            key = f"{master} {kind}"
-            log_throttled(logger, logging.WARNING, "not_attached", key, master=master, reason=reason)
+            if kind != ClusterChanged.__name__:
+                key = f"{master} {kind}"
+                log_throttled(logger, logging.WARNING, "not_attached", key, master=master, reason=reason)
             self._complaint = reason
             await self._pause()
 
+    def _of_another_cluster(self, master: str, error: ClusterChanged) -> None:
+        self.clusters_refused += 1
+        if self._adopt_cluster:
+            raise error
+        log_throttled(
+            logger, logging.ERROR, "another_cluster", master, master=master, reason=_describe(error)
+        )
+
     async def _attach(self, master: str) -> None:
         async with grpc.aio.insecure_channel(master, options=_CHANNEL_OPTIONS) as channel:
-            self._worthless = ""
             session = AttachSession(
                 channel,
+                Address.parse(master),
                 self._registration,
                 self._store,
                 self.pump,
-                lambda registered: self._on_registered(master, registered),
+                lambda registered: self._on_linked(master, registered),
                 self._cluster_id,
+                self.heartbeats,
             )
             streaming = asyncio.create_task(session.run(), name="attach")
             self._session, self._streaming = session, streaming
             try:
                 await streaming
             except asyncio.CancelledError:
-                if self._leaving.is_set():
-                    return
-                if not self._worthless:
+                if not self._leaving.is_set():
                     raise
-                raise RegistrationRefused(self._worthless) from None
             finally:
                 self._session = self._streaming = None
                 streaming.cancel()
@@ -174,27 +199,14 @@ class ControlClient:
     async def _beat(self, master: str, interval_s: float) -> None:
         async with grpc.aio.insecure_channel(master, options=_CHANNEL_OPTIONS) as channel:
             own = self._registration
-            heartbeat = Heartbeat(
-                channel,
-                own.segment_id,
-                own.pool_id,
-                self._stats,
-                self.heartbeats,
-                self._stream_is_worthless,
-                own.token,
-            )
-            await heartbeat.run(interval_s)
+            beat = Heartbeat(channel, own.segment_id, own.pool_id, self._stats, self.heartbeats, own.token)
+            await beat.run(interval_s)
 
-    def _beating_ended(self, beating: asyncio.Task[None]) -> None:
-        if not beating.cancelled():
-            logger.error("heartbeat_ended", exc_info=beating.exception())
-            self._stream_is_worthless("heartbeats ended")
-
-    def _stream_is_worthless(self, why: str) -> None:
-        # The master has forgotten us (it restarted, or took us for dead), or it hangs. Without a stream there is nothing to end.
-        if self._streaming is not None and self.attached:
-            self._worthless = why
-            self._streaming.cancel()
+    def _start_beating(self) -> None:
+        """To the last master, until one has linked us."""
+        beating = asyncio.create_task(self._beat(self.master, self._heartbeat_interval_s), name="heartbeat")
+        beating.add_done_callback(_log_failure)
+        self._beating = beating
 
     async def _stop_beating(self) -> None:
         beating, self._beating = self._beating, None
@@ -202,7 +214,7 @@ class ControlClient:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
 
-    def _on_registered(self, master: str, registered: Any) -> None:
+    def _on_linked(self, master: str, registered: Any) -> None:
         self.master = master
         self._cluster_id = registered.cluster_id
         self.attaches += 1
@@ -210,9 +222,7 @@ class ControlClient:
         self._attached_at = time.monotonic()
         if self._beating is not None:
             self._beating.cancel()
-        interval_s = max(registered.heartbeat_interval_ms, 50) / 1000
-        self._beating = asyncio.create_task(self._beat(master, interval_s), name="heartbeat")
-        self._beating.add_done_callback(self._beating_ended)
+        self._heartbeat_interval_s = max(registered.heartbeat_interval_ms, 50) / 1000
         self._attached.set()
         log_event(
             logger,
@@ -221,7 +231,7 @@ class ControlClient:
             master=master,
             segment_index=registered.segment_index,
             durable_seq=registered.durable_seq,
-            journal=self.pump.state.value,
+            journal=self.pump.state.name.lower(),
         )
 
     def _detached(self) -> None:
@@ -229,6 +239,8 @@ class ControlClient:
             self._attached.clear()
             if time.monotonic() - self._attached_at >= STABLE_S:
                 self._backoff.reset()
+            if not self._leaving.is_set():
+                self._start_beating()
             log_event(logger, logging.WARNING, "master_lost", master=self.master)
 
     async def _pause(self) -> None:
@@ -236,6 +248,11 @@ class ControlClient:
             await asyncio.wait_for(self._leaving.wait(), self._backoff.next_delay_s())
         except asyncio.TimeoutError:
             return
+
+
+def _log_failure(beating: asyncio.Task[None]) -> None:
+    if not beating.cancelled() and beating.exception() is not None:
+        logger.error("heartbeat_ended", exc_info=beating.exception())
 
 
 def _from_standby(error: BaseException) -> bool:
@@ -247,10 +264,14 @@ def _from_standby(error: BaseException) -> bool:
 
 def _kind(error: BaseException) -> str:
     """What does not change with the words: of the same kind one line a minute is enough."""
+    if isinstance(error, LinkLost):
+        return f"link {error.kind}"
     return error.code().name if isinstance(error, grpc.aio.AioRpcError) else type(error).__name__
 
 
 def _describe(error: BaseException) -> str:
+    if isinstance(error, ClusterChanged):
+        return f"{error}: {OTHER_CLUSTER_REMEDY}"
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.code().name}: {error.details()}"
     return str(error) or type(error).__name__

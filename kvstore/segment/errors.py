@@ -11,7 +11,18 @@ class RegistrationRefused(Exception):
     """A master answered the registration with a refusal that a retry at once would not change."""
 
 
+class LinkLost(Exception):
+    """The link to the master is over. `kind` is one word, the same for the same cause."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
 class ClusterChanged(Exception):
-    """The master belongs to another cluster than before, or has lost its records: what the pool holds means
+    """A master belongs to another cluster than the pool's pages, or has lost its records: what the pool holds means
     nothing there.
     """
+
+    def __init__(self, theirs: str, ours: str) -> None:
+        super().__init__(f"the master is of cluster {theirs}, the pages of this segment of {ours}")

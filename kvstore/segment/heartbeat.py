@@ -1,4 +1,4 @@
-"""Heartbeats: their own channel and task, so that they never wait behind journal or inventory."""
+"""Heartbeats of a segment that has no link: while it registers anew, that the last master hears it keeps its pages served."""
 
 from __future__ import annotations
 
@@ -17,23 +17,18 @@ from kvstore.v1 import control_pb2_grpc
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_TIMEOUT_S = 1.0
-# So many beats in a row without an answer mean that the master hangs. Nothing else tells: its kernel goes on acknowledging what the
-# stream sends, and gRPC's keep-alive does not end a stream for a stopped process.
-SILENT_BEATS_MAX = 3
 
 
 @dataclass
 class HeartbeatCounters:
-    """Since the process began, over every attachment."""
+    """Since the process began, over every attachment, but for what a link of now has sent."""
 
     sent: int = 0
     failed: int = 0
 
 
 class Heartbeat:
-    """Beats to one master, for as long as no other has registered us: while the stream is lost and sought again, that the master
-    hears us is what keeps our pages served.
-    """
+    """Beats to one master by gRPC. A link has its own, which go ahead of its journal."""
 
     def __init__(
         self,
@@ -42,16 +37,13 @@ class Heartbeat:
         pool_id: bytes,
         stats: Callable[[], dict[str, int]],
         counters: HeartbeatCounters,
-        on_worthless: Callable[[str], None],
         token: str = "",
     ) -> None:
-        """`on_worthless` hears, at each beat that says so, why a stream to this master would be worth nothing."""
         self._stub = control_pb2_grpc.ControlStub(channel)
         self._segment_id = segment_id
         self._pool_id = pool_id
         self._stats = stats
         self._counters = counters
-        self._on_worthless = on_worthless
         self._metadata = token_metadata(token)
 
     async def run(self, interval_s: float) -> None:
@@ -60,20 +52,13 @@ class Heartbeat:
         """
         loop = asyncio.get_running_loop()
         due = loop.time()
-        silent = 0
         while True:
-            known = await self._beat()
-            silent = silent + 1 if known is None else 0
-            if known is False:
-                self._on_worthless("the master no longer knows this segment; attaching again")
-            elif silent >= SILENT_BEATS_MAX:
-                self._on_worthless(f"the master has not answered {silent} heartbeats in a row")
+            await self._beat()
             # From the due time, not from now: a slow answer does not stretch the rhythm.
             due = max(due + interval_s, loop.time())
             await asyncio.sleep(due - loop.time())
 
-    async def _beat(self) -> bool | None:
-        """Whether the master has a stream of the segment; None when it did not answer."""
+    async def _beat(self) -> None:
         stats = self._stats()
         request = pb.HeartbeatRequest(
             segment_id=self._segment_id,
@@ -87,9 +72,8 @@ class Heartbeat:
         )
         self._counters.sent += 1
         try:
-            reply = await self._stub.Heartbeat(request, timeout=HEARTBEAT_TIMEOUT_S, metadata=self._metadata)
+            # Whether the master knows us does not matter: we are registering.
+            await self._stub.Heartbeat(request, timeout=HEARTBEAT_TIMEOUT_S, metadata=self._metadata)
         except grpc.RpcError as error:
             self._counters.failed += 1
             log_event(logger, logging.DEBUG, "heartbeat_not_answered", why=str(error))
-            return None
-        return bool(reply.known)

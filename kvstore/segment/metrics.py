@@ -67,6 +67,7 @@ _CONTROL_COUNTERS = {
     "inventories_sent": "Times the whole content was announced instead of the journal.",
     "journal_gaps": "Holes in the journal, each mended by an inventory.",
     "entries_refused": "Journal entries that a master has left out because they say what can't be.",
+    "clusters_refused": "Attempts to attach that met a master of another cluster than that of this segment's pages.",
 }
 
 Stats = Callable[[], dict[str, int]]

@@ -30,14 +30,10 @@ async def run(settings: SegmentSettings, on_listening: Callable[[SegmentServer],
     while not stopping.is_set():
         try:
             await _serve(settings, stopping, on_listening)
-        except ClusterChanged as error:
-            # Namespace epochs may begin again there: an object that was cleared could come back to life.
-            log_event(
-                logger,
-                logging.WARNING,
-                "another_cluster",
-                reason=str(error),
-            )
+        except ClusterChanged as error:  # with adopt_cluster alone
+            # Not with the pages of now: epochs of namespaces may begin again there, and what was cleared would come back to life.
+            reason = f"{error}: it begins anew there with an empty pool, as --adopt-cluster says"
+            log_event(logger, logging.WARNING, "cluster_adopted", reason=reason)
 
 
 async def _serve(

@@ -165,6 +165,7 @@ class SegmentServer:
             ),
             store,
             store.stats,
+            adopt_cluster=settings.adopt_cluster,
         )
         http_port = await self._open_status_page(store, server, control)
         self._control = control
@@ -318,11 +319,12 @@ def control_stats(control: ControlClient) -> dict[str, int]:
         "journal_sent_seq": control.pump.sent_seq,
         "journal_durable_seq": control.pump.durable_seq,
         "attaches": control.attaches,
-        "heartbeats_sent": control.heartbeats.sent,
+        "heartbeats_sent": control.heartbeats_sent,
         "heartbeats_failed": control.heartbeats.failed,
         "inventories_sent": control.pump.inventories_sent,
         "journal_gaps": control.pump.gaps,
         "entries_refused": control.pump.entries_refused,
+        "clusters_refused": control.clusters_refused,
     }
 
 

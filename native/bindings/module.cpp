@@ -7,6 +7,7 @@ NB_MODULE(_native, m) {
       "Native core of kvstore: see client/kvstore_client/_native.pyi for the contract of every function.";
   kvstore::bind_keys(m);
   kvstore::bind_segment(m);
+  kvstore::bind_link(m);
   kvstore::bind_directory(m);
   kvstore::bind_metadata(m);
   kvstore::bind_client(m);

@@ -70,6 +70,13 @@ enum class Op : uint8_t {
   kPull = 25,
   kSuspect = 26,
   kCommit = 29,
+  kLink = 32,
+  kJournal = 33,
+  kInventory = 34,
+  kHeartbeat = 35,
+  kAck = 36,
+  kRequestInventory = 37,
+  kEntriesRefused = 38,
 };
 
 enum class Status : uint8_t {

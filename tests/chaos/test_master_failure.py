@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from kvstore_client import Client
 from kvstore_client.keys import string_key_hashes
 from kvstore_client.protocol import Op, Status
 from support import pages
-from support.processes import Cluster
+from support.processes import Cluster, segment_metrics
 from support.raw_client import RawClient
 from support.verify import assert_all_readable
 from support.waiting import wait_until
@@ -112,6 +113,30 @@ def test_hot_pages_are_read_on_for_as_long_as_the_only_master_is_dead_and_nothin
     wait_until(lambda: namespace.put("new", b"a page that nobody has"), "puts work again")
     assert namespace.get("new") == b"a page that nobody has"
     assert namespace.batch_exists(hot) == [False] + [True] * (len(hot) - 1)
+
+
+def test_a_master_that_comes_back_without_its_records_wipes_no_pool_and_with_them_finds_every_page(
+    cluster: Cluster,
+    start_worker: Callable[..., Worker],
+    connect: Callable[..., Client],
+    tmp_path: Path,
+) -> None:
+    segment = cluster.start_segment()
+    worker = start_worker("w", pages_max=32)
+    wait_until(lambda: len(worker.acked) == 32, "the pages are stored")
+    assert_unharmed(worker.finish())
+    cluster.master.kill()
+    records, aside = tmp_path / "master", tmp_path / "aside"
+    records.rename(aside)
+    cluster.start_master()
+    wait_until(lambda: segment_metrics(segment)["control_clusters_refused"] >= 2, "it is refused")
+    assert "another_cluster" in segment.log() and "--adopt-cluster" in segment.log()
+    assert segment_metrics(segment)["object_count"] == 32
+    cluster.master.kill()
+    records.rename(tmp_path / "of_the_empty_master")
+    aside.rename(records)
+    cluster.start_master()
+    assert_all_readable(connect().namespace("chaos"), worker.acked)
 
 
 def test_a_hung_master_costs_no_call_more_than_its_deadline_and_is_used_again_when_it_goes_on(

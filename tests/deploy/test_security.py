@@ -170,7 +170,7 @@ def test_only_servers_and_tools_reach_the_control_port(objects: list[Object]) ->
     segment, master = (
         labels_of(objects, name) for name in ("DaemonSet/kvstore-segment", "StatefulSet/kvstore-master")
     )
-    assert open_ports(objects, "StatefulSet/kvstore-master", segment) == {"control"}
+    assert open_ports(objects, "StatefulSet/kvstore-master", segment) == {"directory", "control"}
     # Masters for `kvstore admin status` in their containers, which looks with a client's eyes.
     assert open_ports(objects, "StatefulSet/kvstore-master", master) == {"directory", "control"}
     assert open_ports(objects, "DaemonSet/kvstore-segment", master) == {"data"}
@@ -205,7 +205,7 @@ def test_monitoring_reaches_the_status_ports_only(objects: list[Object]) -> None
 @each_store
 def test_servers_may_call_whom_they_need_and_whoever_they_call_lets_them_in(objects: list[Object]) -> None:
     calls = {
-        ("DaemonSet/kvstore-segment", "StatefulSet/kvstore-master"): {"control"},
+        ("DaemonSet/kvstore-segment", "StatefulSet/kvstore-master"): {"directory", "control"},
         ("StatefulSet/kvstore-master", "StatefulSet/kvstore-etcd"): {"etcd-client"},
         ("StatefulSet/kvstore-master", "StatefulSet/kvstore-master"): {"directory", "control"},
         ("StatefulSet/kvstore-master", "DaemonSet/kvstore-segment"): {"data"},

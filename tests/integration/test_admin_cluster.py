@@ -18,6 +18,7 @@ from kvstore.master.metrics import MasterMetrics
 from kvstore.master.ports.admin_service import AboutMaster, AdminService
 from kvstore.master.ports.control_port import ControlPort, TokenInterceptor
 from kvstore.master.ports.control_service import ControlService
+from kvstore.master.ports.segment_link import LinkTable
 from kvstore.master.roles import Roles, Standby
 from kvstore.master.server import MasterServer
 from kvstore.master.state.replay import Replay
@@ -37,7 +38,9 @@ class RoleOnly:
         metrics = MasterMetrics()
         about = AboutMaster("etcd", time.monotonic(), lambda: self.address, lambda: (True, "standby"))
         clears = ClearWatch(lambda: self.address, None)
-        control = ControlService(self.roles, metrics, heartbeat_interval_ms=1000)
+        control = ControlService(
+            self.roles, metrics, LinkTable(metrics, lambda: 0), heartbeat_interval_ms=1000
+        )
         self._port = ControlPort(
             control,
             AdminService(self.roles, about, clears),

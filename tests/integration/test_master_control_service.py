@@ -1,4 +1,4 @@
-"""The control service of a real master: segments as gRPC peers."""
+"""The control service of a real master: segments as peers of this release, which make links, and of the previous one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kvstore.master.server import MasterServer
 from kvstore_client import protocol
 from kvstore_client.protocol import Op, SegmentState, Status
 from kvstore_client.protocol.journal import JournalGroup, JournalOp, encode_groups
-from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints, settings, until
+from support.master_peers import DirectoryPeer, LinkedPeer, SegmentPeer, fingerprints, settings, until
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ async def peer(master: MasterServer) -> AsyncIterator[DirectoryPeer]:
     peer.close()
 
 
-@pytest.fixture
-async def segment(master: MasterServer) -> AsyncIterator[SegmentPeer]:
-    segment = SegmentPeer(master.control_port)
+@pytest.fixture(params=[LinkedPeer, SegmentPeer], ids=["linked", "previous_release"])
+async def segment(master: MasterServer, request: pytest.FixtureRequest) -> AsyncIterator[SegmentPeer]:
+    segment: SegmentPeer = request.param(master.control_port)
     yield segment
     await segment.close()
 
@@ -56,7 +56,7 @@ async def test_registration_tells_a_segment_where_to_go_on(
     assert registered.cluster_id == master.directory.state.cluster_id
     await segment.journal(ns, fingerprints(10, 1))
     await segment.acked()
-    again = SegmentPeer(master.control_port)
+    again = type(segment)(master.control_port)
     again.last_seq = 10
     registered = await again.attach()
     assert (registered.durable_seq, registered.need_inventory) == (10, False)
@@ -96,7 +96,7 @@ async def test_a_registration_that_does_not_fit_is_refused_with_a_reason(
 
 async def test_a_stream_begins_with_one_register(master: MasterServer, segment: SegmentPeer) -> None:
     segment.call = segment.stub.Attach()
-    await segment.send_batch(1, 1, b"")
+    await SegmentPeer.send_batch(segment, 1, 1, b"")
     assert (await segment.failure()).code() is grpc.StatusCode.INVALID_ARGUMENT
     await segment.attach()
     await segment.call.write(pb.SegmentMessage(register=segment.register()))
@@ -107,9 +107,9 @@ async def test_a_malformed_journal_ends_its_stream_and_no_other(
     master: MasterServer, peer: DirectoryPeer, segment: SegmentPeer
 ) -> None:
     ns = await peer.open_namespace(model="m")
-    other = SegmentPeer(master.control_port, 2)
+    other = type(segment)(master.control_port, 2)
     await other.attach()
-    for groups in (b"junk", bytes(16) * 70_000, b""):
+    for groups in (b"junk", bytes(16) * 60_000, b""):
         await segment.attach()
         await segment.send_batch(1, 1, groups)
         failure = await segment.failure()
@@ -155,11 +155,10 @@ async def test_a_gap_is_mended_by_an_inventory(
     await segment.acked()
     segment.last_seq += 2  # lost
     await segment.journal(ns, new[:16])
-    assert (await segment.read()).WhichOneof("body") == "inventory_request"
+    await segment.asked_for_inventory()
     for i in range(3):
         groups = encode_groups([JournalGroup(JournalOp.ADD, ns, new[i * 32 : i * 32 + 32], (9, 9))])
-        chunk = pb.InventoryChunk(last_seq=segment.last_seq, groups=groups, first=i == 0, last=i == 2)
-        await segment.call.write(pb.SegmentMessage(inventory=chunk))
+        await segment.send_chunk(segment.last_seq, groups, first=i == 0, last=i == 2)
     await segment.acked()
     assert await peer.exists(ns, old + new) == [False] * 4 + [True] * 6
     assert metric(master, "kvstore_master_events_total", event="journal_gap") == 1
@@ -216,11 +215,12 @@ async def test_churn_leaves_a_log_of_bounded_size_and_nothing_is_lost(
     assert master.directory.state.index.segment_usage(known.index) == (100, 6000)
 
 
+@pytest.mark.parametrize("kind", [LinkedPeer, SegmentPeer], ids=["linked", "previous_release"])
 async def test_many_segments_journal_at_once_and_every_ack_is_true(
-    master: MasterServer, peer: DirectoryPeer
+    master: MasterServer, peer: DirectoryPeer, kind: type[SegmentPeer]
 ) -> None:
     ns = await peer.open_namespace(model="m")
-    segments = [SegmentPeer(master.control_port, number) for number in range(1, 9)]
+    segments = [kind(master.control_port, number) for number in range(1, 9)]
     await asyncio.gather(*(s.attach() for s in segments))
 
     async def work(number: int, s: SegmentPeer) -> None:

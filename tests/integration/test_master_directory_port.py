@@ -18,7 +18,7 @@ from kvstore.master.server import MasterServer
 from kvstore_client import protocol
 from kvstore_client.protocol import ALREADY_THERE, NO_SEGMENT, OTHER_LENGTH, Op, Status
 from support import wire
-from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints, settings, until
+from support.master_peers import DirectoryPeer, LinkedPeer, SegmentPeer, fingerprints, settings, until
 
 
 @pytest.fixture
@@ -300,14 +300,22 @@ async def test_a_client_that_does_not_read_is_not_answered_into_memory(
         assert (await peer.receive())[1].status is Status.OK
 
 
-async def test_connections_over_the_limit_are_closed_and_counted(tmp_path: Path) -> None:
+async def test_connections_over_the_limit_are_refused_and_counted_but_for_those_of_segments(
+    tmp_path: Path,
+) -> None:
     server = MasterServer(settings(tmp_path, connections_max=2))
     await server.start()
     try:
         peers = [await DirectoryPeer.greeted(server.directory_port) for _ in range(2)]
         third = await DirectoryPeer.connect(server.directory_port)
+        status, text = await third.call(Op.HELLO, protocol.HelloRequest(protocol.Role.CLIENT))
+        assert status is Status.UNAVAILABLE and b"connections_max of 2" in text
         assert await third.ended()
         assert metric(server, "kvstore_master_refused_connections_total") == 1
+        segment = LinkedPeer(server.control_port)
+        await segment.attach()
+        assert (await segment.heartbeat()).known
+        await segment.close()
         peers[0].close()
         await until(lambda: metric(server, "kvstore_master_connections") == 1, "the place is free again")
         (await DirectoryPeer.greeted(server.directory_port)).close()

@@ -17,9 +17,11 @@ from kvstore.v1 import control_pb2 as pb
 
 from kvstore.common.config.segment import SegmentSettings
 from kvstore.segment import attach_session
-from kvstore.segment.errors import ClusterChanged, SegmentStartError
+from kvstore.segment.errors import SegmentStartError
 from kvstore.segment.run import run
 from kvstore.segment.server import SegmentServer
+from kvstore_client.protocol import Op
+from kvstore_client.protocol.link import EntriesRefusedMessage
 from support.raw_client import RawClient, key_block
 from support.scripted_master import ScriptedMaster
 
@@ -155,7 +157,7 @@ async def test_an_inventory_asked_for_in_mid_stream_is_sent(start_segment, maste
     server = await start_segment()
     await server.wait_attached(10)
     assert await put(server, "a", "b") == OK
-    master.sends.put_nowait(pb.MasterMessage(inventory_request=pb.InventoryRequest()))
+    master.notify(Op.REQUEST_INVENTORY, b"")
     await until(lambda: master.inventories == 1, "the inventory arrived")
     assert len(master.objects) == 2
     assert await put(server, "c") == OK
@@ -201,21 +203,60 @@ async def test_a_master_that_no_longer_knows_the_segment_makes_it_attach_again(s
     assert await put(server, "a") == OK
 
 
-async def test_a_pool_is_never_offered_to_another_cluster(start_segment, master) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("refuses", [True, False], ids=["master_refuses", "segment_refuses"])
+async def test_a_wrong_or_empty_master_wipes_no_pool(
+    start_segment, master, caplog: pytest.LogCaptureFixture, refuses: bool
+) -> None:  # type: ignore[no-untyped-def]
     server = await start_segment()
     await server.wait_attached(10)
     assert await put(server, "a") == OK
     await master.stop()
     # A master whose records are gone makes a new cluster id, and may give old namespace ids a new meaning.
+    right, had = (master.cluster_id, master.durable_seq), dict(master.objects)
     master.cluster_id, master.objects, master.durable_seq = b"d" * 16, {}, 0
+    master.checks_cluster = refuses
     await master.start()
-    with pytest.raises(ClusterChanged, match="the master is of cluster"):
-        await asyncio.wait_for(server.failed(), 10)
-    assert master.objects == {}
+    await until(lambda: server.control.clusters_refused >= 3, "it is tried again and again")
+    assert master.objects == {} and master.links == 1, "nothing is told to it"
     assert not server.control.attached
+    assert await get(server, "a") == [b"aaa"], "its pages are served all the time"
+    status, text = await page(server, "/readyz")
+    assert status == 503 and right[0].hex() in text and "--adopt-cluster" in text
+    lines = [record for record in caplog.records if record.message == "another_cluster"]
+    assert len(lines) == 1, "it is not said again and again"
+    assert "restart this segment" in lines[0].fields["reason"]
+    assert "kvstore_segment_control_clusters_refused_total" in (await page(server, "/metrics"))[1]
+    await master.stop()
+    (master.cluster_id, master.durable_seq), master.objects = right, had
+    await master.start()
+    assert await server.wait_attached(10)
+    assert await put(server, "b") == OK
+    assert master.inventories == 0, "the records are back, and the journal goes on where it was"
 
 
-async def test_run_starts_over_with_an_empty_pool_in_another_cluster(master, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+async def test_a_segment_whose_first_master_is_of_another_cluster_finds_its_own_behind_it(
+    start_segment, master
+) -> None:  # type: ignore[no-untyped-def]
+    other = ScriptedMaster()
+    other.refuse_with = grpc.StatusCode.UNAVAILABLE
+    await other.start()
+    try:
+        server = await start_segment(masters=f"{other.address},{master.address}")
+        assert await server.wait_attached(10)
+        assert await put(server, "a") == OK
+        other.cluster_id, other.refuse_with = b"d" * 16, None
+        master.hang_up()
+        await until(lambda: server.control.attaches == 2, "it has attached again")
+        assert server.control.master == master.address
+        assert server.control.clusters_refused >= 1
+        assert await get(server, "a") == [b"aaa"]
+    finally:
+        await other.stop()
+
+
+async def test_with_adopt_cluster_a_segment_starts_over_with_an_empty_pool_in_another_cluster(
+    master, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:  # type: ignore[no-untyped-def]
     lives: list[SegmentServer] = []
     settings = SegmentSettings(
         masters=master.address,  # type: ignore[arg-type]
@@ -224,6 +265,7 @@ async def test_run_starts_over_with_an_empty_pool_in_another_cluster(master, tmp
         http_port=-1,
         unix_path="off",
         data_dir=tmp_path,
+        adopt_cluster=True,
     )
     running = asyncio.create_task(run(settings, lives.append))
     try:
@@ -237,20 +279,34 @@ async def test_run_starts_over_with_an_empty_pool_in_another_cluster(master, tmp
         assert lives[1].pool_id != lives[0].pool_id
         assert await get(lives[1], "a") == [None]
         assert await put(lives[1], "b") == OK
+        assert "cluster_adopted" in caplog.text
     finally:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.wait_for(running, 10)
     assert master.leaving == ["shutting down"]
 
 
+async def test_a_master_of_the_previous_release_is_told_to_be_upgraded_first(start_segment, master) -> None:  # type: ignore[no-untyped-def]
+    master.has_links = False
+    server = await start_segment()
+    await until(lambda: len(master.registrations) >= 2, "it is tried again")
+    assert not server.control.attached
+    assert "upgrade the masters first" in server.control.complaint
+    master.has_links = True
+    assert await server.wait_attached(10)
+
+
 async def test_heartbeats_tell_how_full_the_segment_is(start_segment, master) -> None:  # type: ignore[no-untyped-def]
     server = await start_segment()
     await server.wait_attached(10)
     assert await put(server, "a", "b", "c") == OK
-    await until(lambda: master.heartbeats and master.heartbeats[-1].object_count == 3, "a heartbeat told")
-    beat = master.heartbeats[-1]
-    assert (beat.segment_id, beat.pool_id) == (server.segment_id, server.pool_id)
+    await until(
+        lambda: master.link_heartbeats and master.link_heartbeats[-1].object_count == 3, "a heartbeat told"
+    )
+    beat = master.link_heartbeats[-1]
     assert beat.used_bytes == server.store.stats()["used_bytes"] > 0
+    assert not master.heartbeats, "with a link none goes by gRPC"
+    assert server.control.heartbeats_sent >= len(master.link_heartbeats)
 
 
 async def test_heartbeats_go_on_while_the_stream_is_lost_and_refused(start_segment, master) -> None:  # type: ignore[no-untyped-def]
@@ -262,6 +318,8 @@ async def test_heartbeats_go_on_while_the_stream_is_lost_and_refused(start_segme
     await until(lambda: len(master.registrations) >= 2, "it has tried to attach again")
     beats = len(master.heartbeats)
     await until(lambda: len(master.heartbeats) >= beats + 20, "heartbeats go on")
+    beat = master.heartbeats[-1]
+    assert (beat.segment_id, beat.pool_id) == (server.segment_id, server.pool_id)
     assert not server.control.attached
     master.refuse_with, master.known = None, True
     assert await server.wait_attached(10)
@@ -282,8 +340,7 @@ async def test_entries_that_the_master_refused_are_counted_and_logged(
 ) -> None:  # type: ignore[no-untyped-def]
     server = await start_segment()
     await server.wait_attached(10)
-    refused = pb.EntriesRefused(last_seq=7, entries=2, reason="too long")
-    master.sends.put_nowait(pb.MasterMessage(entries_refused=refused))
+    master.notify(Op.ENTRIES_REFUSED, EntriesRefusedMessage(7, 2, "too long").encode())
     await until(lambda: server.control.pump.entries_refused == 2, "it is counted")
     (record,) = [record for record in caplog.records if record.message == "journal_entries_refused"]
     assert record.fields == {"entries": 2, "last_seq": 7, "reason": "too long"}

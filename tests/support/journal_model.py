@@ -18,6 +18,7 @@ class ModelJournal:
         self._kept: deque[tuple[str, int]] = deque()
         self._first_kept = 1
         self._next_out = 1
+        self._listed_from = 0  # the next key of an inventory
 
     @property
     def last_seq(self) -> int:
@@ -58,11 +59,18 @@ class ModelJournal:
         self._next_out = seq + 1
         return True
 
-    def inventory(self, entries_max: int) -> tuple[int, list[bytes]]:
+    def begin_inventory(self) -> int:
         self._next_out = self.last_seq + 1
-        keys = sorted(self.objects)
-        parts = [keys[i : i + entries_max] for i in range(0, len(keys), entries_max)]
-        return self.last_seq, [json.dumps([(ADD, key) for key in part]).encode() for part in parts]
+        self._listed_from = 0
+        return self.last_seq
+
+    def next_inventory_slice(self, entries_max: int) -> tuple[bytes, bool]:
+        """Of what is there now: between two slices the objects change, as those of a segment do."""
+        keys = sorted(key for key in self.objects if key >= self._listed_from)
+        part = keys[:entries_max]
+        done = len(part) == len(keys)
+        self._listed_from = part[-1] + 1 if part else self._listed_from
+        return (json.dumps([(ADD, key) for key in part]).encode() if part else b""), done
 
 
 class ModelDirectory:

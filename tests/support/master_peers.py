@@ -19,6 +19,13 @@ from kvstore.common.identity import canonical_json
 from kvstore_client import protocol
 from kvstore_client.protocol import Op, Status
 from kvstore_client.protocol.journal import JournalGroup, JournalOp, encode_groups
+from kvstore_client.protocol.link import (
+    AckMessage,
+    HeartbeatMessage,
+    InventoryMessage,
+    JournalMessage,
+    LinkRequest,
+)
 from support import wire
 
 TIMEOUT_S = 10.0
@@ -112,7 +119,8 @@ class DirectoryPeer:
 
 
 class SegmentPeer:
-    """One Attach stream, with its journal counted."""
+    """A segment of the previous release, with its journal counted: all that it says is on one Attach stream, but for heartbeats,
+    which are calls of their own."""
 
     def __init__(self, port: int, number: int = 1, token: str = "") -> None:
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
@@ -159,6 +167,14 @@ class SegmentPeer:
         batch = pb.JournalBatch(first_seq=first_seq, last_seq=last_seq, groups=groups)
         await self.call.write(pb.SegmentMessage(journal=batch))
 
+    async def send_chunk(self, last_seq: int, groups: bytes, first: bool, last: bool) -> None:
+        chunk = pb.InventoryChunk(last_seq=last_seq, groups=groups, first=first, last=last)
+        await self.call.write(pb.SegmentMessage(inventory=chunk))
+
+    async def asked_for_inventory(self) -> None:
+        """The next thing that the master says is that it wants one."""
+        assert (await self.read()).WhichOneof("body") == "inventory_request"
+
     async def acked(self, seq: int | None = None) -> None:
         """Until everything up to `seq` (default: all that was sent) is durable."""
         wanted = self.last_seq if seq is None else seq
@@ -185,6 +201,83 @@ class SegmentPeer:
         if self.call is not None:
             self.call.cancel()
         await self.channel.close()
+
+
+class LinkedPeer(SegmentPeer):
+    """A segment of this release: journal, acks and heartbeats are on a link to the directory port."""
+
+    def __init__(self, port: int, number: int = 1, token: str = "") -> None:
+        super().__init__(port, number, token)
+        self.token = token
+        self.link: DirectoryPeer | None = None
+        self.taken = 0
+
+    def register(self, **changes: Any) -> Any:
+        return super().register(**{"makes_link": True, **changes})
+
+    async def attach(self, *, link: bool = True, **changes: Any) -> Any:
+        """The Registered answer; `link` False leaves the link to the test."""
+        registered = await super().attach(**changes)
+        if self.link is not None:
+            self.link.close()
+        if link:
+            self.link = await self.greeted(registered.link_port)
+            status, text = await self.link.call(Op.LINK, LinkRequest(registered.link_token))
+            assert status is Status.OK, text
+        return registered
+
+    async def greeted(self, port: int) -> DirectoryPeer:
+        """A connection that has said HELLO as a segment."""
+        peer = await DirectoryPeer.connect(port)
+        hello = protocol.HelloRequest(protocol.Role.SEGMENT, self.token, "test")
+        status, text = await peer.call(Op.HELLO, hello)
+        assert status is Status.OK, text
+        return peer
+
+    async def notice(self) -> tuple[int, bytes]:
+        """(op, body) of what the master says next, unasked."""
+        assert self.link is not None
+        header = protocol.Header.decode(
+            await asyncio.wait_for(self.link.reader.readexactly(protocol.HEADER_BYTES), TIMEOUT_S)
+        )
+        assert not header.is_reply
+        return header.op, await self.link.reader.readexactly(header.body_bytes)
+
+    async def send_batch(self, first_seq: int, last_seq: int, groups: bytes) -> None:
+        assert self.link is not None
+        self.link.send(Op.JOURNAL, JournalMessage(first_seq, last_seq, groups).encode())
+
+    async def send_chunk(self, last_seq: int, groups: bytes, first: bool, last: bool) -> None:
+        assert self.link is not None
+        self.link.send(Op.INVENTORY, InventoryMessage(last_seq, groups, first, last).encode())
+
+    async def asked_for_inventory(self) -> None:
+        while (said := await self.notice())[0] == Op.ACK:
+            pass
+        assert said == (Op.REQUEST_INVENTORY, b"")
+
+    async def acked(self, seq: int | None = None) -> None:
+        wanted = self.last_seq if seq is None else seq
+        while True:
+            op, body = await self.notice()
+            if op == Op.ACK:
+                ack = AckMessage.decode(body)
+                self.taken = ack.taken
+                if ack.durable_seq >= wanted:
+                    return
+
+    async def heartbeat(self, **changes: Any) -> Any:
+        """By the link while there is one; nothing else may be under way on it."""
+        if self.link is None or self.link.reader.at_eof():
+            return await super().heartbeat(**changes)
+        values = {"used_bytes": 0, "object_count": 0, **changes}
+        status, _ = await self.link.call(Op.HEARTBEAT, HeartbeatMessage(**values))
+        return pb.HeartbeatReply(known=status is Status.OK, map_epoch=self.link.map_epoch)
+
+    async def close(self) -> None:
+        if self.link is not None:
+            self.link.close()
+        await super().close()
 
 
 async def until(condition: Any, what: str, timeout_s: float = TIMEOUT_S) -> None:

@@ -98,7 +98,7 @@ async def test_masters_that_are_away_for_different_reasons_do_not_fill_the_segme
         nothing,
         dict,
         backoff=Backoff(0.0001, 0.0002),
-        pump=cast(JournalPump, nothing),
+        pump=JournalPump(object()),
     )
     running = asyncio.create_task(client.run())
     await until(lambda: client.attempts >= 40, "40 attempts")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore_client import _native, protocol
-from kvstore_client.protocol import Status, WireError, journal
+from kvstore_client.protocol import Status, WireError, journal, link
 from support import wire
 from support.wire import names
 
@@ -34,7 +34,7 @@ def _body(vector: dict[str, Any]) -> tuple[bytes, protocol.ReplyPrefix | None]:
     """The message's own fields, and the prefix of a reply."""
     frame = bytes.fromhex(vector["hex"])
     body = frame[protocol.HEADER_BYTES :]
-    if vector["kind"] == "request":
+    if vector["kind"] != "reply":
         return body, None
     prefix, fields = protocol.decode_reply(body)
     return fields, prefix
@@ -42,7 +42,9 @@ def _body(vector: dict[str, Any]) -> tuple[bytes, protocol.ReplyPrefix | None]:
 
 def _class(vector: dict[str, Any]) -> Any:
     return next(
-        getattr(codec, vector["message"]) for codec in (protocol, wire) if hasattr(codec, vector["message"])
+        getattr(codec, vector["message"])
+        for codec in (protocol, wire, link)
+        if hasattr(codec, vector["message"])
     )
 
 
@@ -63,8 +65,8 @@ def test_names_are_those_of_the_vectors(name: dict[str, Any]) -> None:
     assert names.namespace_id(name["identity"].encode(), name["epoch"]) == ns
 
 
-def test_every_op_has_a_request_vector() -> None:
-    assert {v["header"]["op"] for v in MESSAGES if v["kind"] == "request"} == set(protocol.Op)
+def test_every_op_has_a_request_or_notice_vector() -> None:
+    assert {v["header"]["op"] for v in MESSAGES if v["kind"] != "reply"} == set(protocol.Op)
 
 
 @pytest.mark.parametrize("vector", MESSAGES, ids=lambda v: f"{v['name']}-{v['kind']}")

@@ -14,7 +14,7 @@ from typing import Any
 
 from kvstore_client import protocol
 from kvstore_client._native import crc32c, fingerprints, namespace_id
-from kvstore_client.protocol import Op, Status, journal
+from kvstore_client.protocol import Op, Status, journal, link
 from support import wire
 
 HERE = Path(__file__).parent
@@ -33,6 +33,10 @@ SEGMENTS = (
     protocol.MapRecord(1, protocol.SegmentState.SUSPECT, POOL, PEER, 1 << 30, 0, "node-b", 7451),
 )
 EPOCH = (3 << 32) + 5
+GROUPS = (
+    journal.JournalGroup(journal.JournalOp.ADD, NS, FPS, (10, 20, 30)),
+    journal.JournalGroup(journal.JournalOp.REMOVE, NS[::-1], FPS[:16], (0,)),
+)
 
 # (name, port, op, message, payload bytes of the frame); a reply has a prefix.
 REQUESTS: list[tuple[str, str, Op, Any, int]] = [
@@ -92,6 +96,23 @@ REQUESTS: list[tuple[str, str, Op, Any, int]] = [
         0,
     ),
     ("commit", "data", Op.COMMIT, wire.CommitRequest((7 << 32) + 9, 900), 0),
+    ("link", "link", Op.LINK, link.LinkRequest(POOL), 0),
+    ("journal", "link", Op.JOURNAL, link.JournalMessage(41, 44, journal.encode_groups(GROUPS)), 0),
+    (
+        "inventory",
+        "link",
+        Op.INVENTORY,
+        link.InventoryMessage(44, journal.encode_groups(GROUPS[:1]), True, False),
+        0,
+    ),
+    ("inventory_last", "link", Op.INVENTORY, link.InventoryMessage(1 << 40, b"", False, True), 0),
+    ("heartbeat", "link", Op.HEARTBEAT, link.HeartbeatMessage(1 << 40, 12345, 1 << 20, 2, 3, 1 << 33), 0),
+]
+# What a master says on a link unasked: frames without the REPLY flag, like requests.
+NOTICES: list[tuple[str, str, Op, Any, int]] = [
+    ("ack", "link", Op.ACK, link.AckMessage(44, 3), 0),
+    ("request_inventory", "link", Op.REQUEST_INVENTORY, None, 0),
+    ("entries_refused", "link", Op.ENTRIES_REFUSED, link.EntriesRefusedMessage(44, 2, "zu groß"), 0),
 ]
 
 OK_DIRECTORY = protocol.ReplyPrefix(Status.OK, "", EPOCH)
@@ -176,13 +197,17 @@ REPLIES: list[tuple[str, str, Op, protocol.ReplyPrefix, Any, int]] = [
     ("pull_with_journal_seq", "data", Op.PULL, OK_DATA, PUT_ANSWER, 0),
     ("commit", "data", Op.COMMIT, OK_DATA, None, 0),
     ("commit_not_committed", "data", Op.COMMIT, protocol.ReplyPrefix(Status.NOT_COMMITTED, "late"), None, 0),
+    ("link", "link", Op.LINK, OK_DIRECTORY, None, 0),
+    ("heartbeat", "link", Op.HEARTBEAT, OK_DIRECTORY, None, 0),
+    (
+        "link_refused",
+        "link",
+        Op.LINK,
+        protocol.ReplyPrefix(Status.UNAUTHORIZED, "no session waits for this link", EPOCH),
+        None,
+        0,
+    ),
 ]
-GROUPS = (
-    journal.JournalGroup(journal.JournalOp.ADD, NS, FPS, (10, 20, 30)),
-    journal.JournalGroup(journal.JournalOp.REMOVE, NS[::-1], FPS[:16], (0,)),
-)
-
-
 # (identity, epoch, pool, shard, page hash)
 NAMES = (
     (b'{"model":"m"}', 0, 0, wire.WHOLE_SHARD, bytes(32)),
@@ -227,6 +252,10 @@ def vectors() -> list[dict[str, Any]]:
         body = prefix.encode() + (message.encode() if message is not None else b"")
         header = protocol.Header(op, 2000 + number, len(body), payload_bytes, protocol.FLAG_REPLY)
         out.append(_vector(name, port, "reply", header, body, message, prefix))
+    for name, port, op, message, payload_bytes in NOTICES:
+        body = message.encode() if message is not None else b""
+        header = protocol.Header(op, 0, len(body), payload_bytes)
+        out.append(_vector(name, port, "notice", header, body, message, None))
     return out
 
 

@@ -1,5 +1,5 @@
 """What clients, masters and segments say to each other (docs/protocol.md), as far as Python speaks it. The journal's
-groups are in `kvstore_client.protocol.journal`.
+groups are in `kvstore_client.protocol.journal`, what segments and masters say to each other in `.link`.
 """
 
 from kvstore_client.protocol.canonical import canonical_json

@@ -55,6 +55,13 @@ class Op(IntEnum):
     RDMA_CONNECT = 27
     RDMA_REGISTER = 28
     COMMIT = 29
+    LINK = 32
+    JOURNAL = 33
+    INVENTORY = 34
+    HEARTBEAT = 35
+    ACK = 36
+    REQUEST_INVENTORY = 37
+    ENTRIES_REFUSED = 38
 
 
 class Status(IntEnum):

@@ -29,7 +29,17 @@ class MasterSettings(ServerSettings):
         "address of the interface that leads out of this machine. Several masters with --host 0.0.0.0 need it.",
         group="Addresses",
     )
-    directory_port: Port = setting(DIRECTORY_PORT, "Port for clients; 0 picks a free one.", group="Addresses")
+    directory_port: Port = setting(
+        DIRECTORY_PORT,
+        "Port for clients, and for what segments journal; 0 picks a free one.",
+        group="Addresses",
+    )
+    advertise_directory_port: Port = setting(
+        0,
+        "Port that segments reach the directory port at, on the host of the control port, where something in between maps "
+        "it; 0: the directory port.",
+        group="Addresses",
+    )
     control_port: Port = setting(
         CONTROL_PORT, "Port for segments and tools (gRPC); 0 picks a free one.", group="Addresses"
     )

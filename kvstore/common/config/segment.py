@@ -30,6 +30,12 @@ class SegmentSettings(ServerSettings):
         group="Addresses",
         kind="addresses",
     )
+    adopt_cluster: bool = setting(
+        False,
+        "Join a master of another cluster than that of this segment's pages, with an empty pool; without it such a master is "
+        "passed over, and the pages are kept.",
+        group="Addresses",
+    )
     host: ListenHost = setting(
         "127.0.0.1", "Address that the data port listens on; 0.0.0.0 for all.", group="Addresses"
     )

@@ -1,5 +1,5 @@
 """The directory port: framed requests of clients (docs/protocol.md sections 4 and 5), answered from the
-native index.
+native index, and the links of segments (segment_link.py).
 
 Requests of one connection are answered in order. Hot operations are answered before the next one is looked
 at; OPEN_NAMESPACE and BUMP_NAMESPACE wait for the store, and reading stops until they are done. What is
@@ -24,6 +24,7 @@ from kvstore.common.identity import check_identity
 from kvstore.common.listening import BACKLOG, listening_sockets, port_of
 from kvstore.common.logs import log_throttled
 from kvstore.master.metrics import MasterMetrics
+from kvstore.master.ports.segment_link import LINK_OPS, LinkTable, SegmentLink
 from kvstore.master.ports.served_map import ServedMap
 from kvstore.master.roles import Roles
 from kvstore_client import _native, protocol
@@ -67,18 +68,25 @@ _HOT = (Op.EXISTS, Op.LOOKUP, Op.PLACE)
 
 @dataclass(frozen=True)
 class PortOptions:
+    """`connections_max` clients, and beside them, whatever clients do, `links_max` segments and peers that have not greeted yet."""
+
     tokens: Tokens = field(default_factory=lambda: Tokens(()))
     connections_max: int = 16_384
+    links_max: int = 4096
 
 
 class DirectoryPort:
     """Listens and keeps the open connections."""
 
-    def __init__(self, roles: Roles, metrics: MasterMetrics, options: PortOptions) -> None:
+    def __init__(
+        self, roles: Roles, metrics: MasterMetrics, options: PortOptions, links: LinkTable | None = None
+    ) -> None:
         self.roles = roles
+        self.links = links
         self.metrics = metrics
         self.options = options
         self.connections: set[DirectoryConnection] = set()
+        self.clients = 0  # of them; the rest are segments, and who has not greeted yet
         self.refused: set[DirectoryConnection] = set()  # that are still to be told so
         self.refused_at = -math.inf
         metrics.connections_max.set(options.connections_max)
@@ -143,11 +151,13 @@ class DirectoryConnection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._greeted = False
         self._refused = False  # over the limit: its first frame is answered with that
+        self._is_client = False  # counted as one
         self._held: frozenset[TokenRole] = frozenset()  # what its token is for
         self._closing = False
         self._write_paused = False
         self._waiting: asyncio.Task[None] | None = None
         self._hello_timer: asyncio.TimerHandle | None = None
+        self._link: SegmentLink | None = None  # of a segment
         self._peer = self._host = ""
 
     # ---- transport -----------------------------------------------------------------------------------------
@@ -160,7 +170,8 @@ class DirectoryConnection(asyncio.Protocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peername = transport.get_extra_info("peername")
         self._peer, self._host = str(peername), str(peername[0]) if peername else ""
-        if len(self._port.connections) >= self._port.options.connections_max:
+        options = self._port.options
+        if len(self._port.connections) >= options.connections_max + options.links_max:
             self._refuse_connection()
             return
         self._port.connections.add(self)
@@ -168,25 +179,29 @@ class DirectoryConnection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._hello_timer = loop.call_later(HELLO_TIMEOUT_S, self.close)
 
-    def _refuse_connection(self) -> None:
-        """A peer that was just cut off would try again at once, and could not say why."""
+    def _count_refusal(self) -> None:
         port = self._port
         port.refused_at = time.monotonic()
         port.metrics.refused_connections.inc()
         log_throttled(
             logger, logging.WARNING, "connection_refused", "", peer=self._peer, why=port.limit_text()
         )
-        if len(port.refused) >= REFUSED_AT_A_TIME:
+
+    def _refuse_connection(self) -> None:
+        """A peer that was just cut off would try again at once, and could not say why."""
+        self._count_refusal()
+        if len(self._port.refused) >= REFUSED_AT_A_TIME:
             self._closing = True
             self._transport.abort()
             return
         self._refused = True
-        port.refused.add(self)
+        self._port.refused.add(self)
         self._hello_timer = asyncio.get_running_loop().call_later(REFUSAL_TIMEOUT_S, self.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._port.refused.discard(self)
+        self._port.clients -= self._is_client
         if self in self._port.connections:
             self._port.connections.discard(self)
             self._port.metrics.connections.dec()
@@ -194,6 +209,8 @@ class DirectoryConnection(asyncio.Protocol):
             self._hello_timer.cancel()
         if self._waiting is not None:
             self._waiting.cancel()
+        if self._link is not None:
+            self._link.lost()
         self._buffer.clear()
 
     def pause_writing(self) -> None:
@@ -270,7 +287,7 @@ class DirectoryConnection(asyncio.Protocol):
 
     # ---- replies -------------------------------------------------------------------------------------------
 
-    def _reply(self, op: int, request_id: int, fields: bytes, keys: int = 0) -> None:
+    def reply(self, op: int, request_id: int, fields: bytes, keys: int = 0) -> None:
         prefix = PREFIX.pack(0, 0, 0, self._roles.backend.map_epoch)
         header = HEADER.pack(MAGIC, FRAME_VERSION, op, FLAG_REPLY, request_id, len(prefix) + len(fields), 0)
         self._out.append(header + prefix + fields)
@@ -278,10 +295,15 @@ class DirectoryConnection(asyncio.Protocol):
         if len(fields) > WRITE_BUFFER_HIGH_BYTES // 4:
             self._flush()
 
-    def _refuse(self, op: int, request_id: int, status: Status, text: str) -> None:
+    def refuse(self, op: int, request_id: int, status: Status, text: str) -> None:
         prefix = protocol.ReplyPrefix(status, text, self._roles.map_epoch)
         self._out.append(protocol.reply_frame(op, request_id, prefix))
         self._port.count(op, status)
+
+    def send(self, frame: bytes) -> None:
+        """A frame that answers no request."""
+        self._out.append(frame)
+        self._flush()
 
     def _refuse_frame(self, magic: int, version: int, op: int, request_id: int) -> None:
         """A header that can't be a request of ours: what follows can't be told apart any more."""
@@ -298,7 +320,7 @@ class DirectoryConnection(asyncio.Protocol):
         text = f"{what} is not spoken here: this master speaks {low} to {high}"
         self._port.metrics.version_refusals.labels("directory").inc()
         self._log(logging.ERROR, "version_refused", text=text)
-        self._refuse(op, request_id, Status.UNSUPPORTED_VERSION, text)
+        self.refuse(op, request_id, Status.UNSUPPORTED_VERSION, text)
         self.close()
 
     # ---- requests ------------------------------------------------------------------------------------------
@@ -306,15 +328,17 @@ class DirectoryConnection(asyncio.Protocol):
     def _answer(self, op: int, request_id: int, body: bytes) -> None:
         try:
             if self._refused:
-                self._refuse(op, request_id, Status.UNAVAILABLE, self._port.limit_text())
+                self.refuse(op, request_id, Status.UNAVAILABLE, self._port.limit_text())
                 self.close()
             elif not self._greeted:
                 self._hello(op, request_id, body)
             elif op in _HOT:
                 self._hot(op, request_id, body)
+            elif self._link is not None and op in LINK_OPS:
+                self._link.take(op, request_id, body)
             elif op == Op.MAP:
                 protocol.MapRequest.decode(body)
-                self._reply(op, request_id, self._port.map.fields())
+                self.reply(op, request_id, self._port.map.fields())
             elif op == Op.OPEN_NAMESPACE:
                 opened = protocol.OpenNamespaceRequest.decode(body)
                 check_identity(opened.identity)
@@ -328,13 +352,13 @@ class DirectoryConnection(asyncio.Protocol):
             else:
                 raise RefusedError(Status.BAD_REQUEST, f"op {op} is none of the directory port's")
         except (WireError, RefusedError) as error:
-            self._refuse(op, request_id, error.status, str(error))
+            self.refuse(op, request_id, error.status, str(error))
         except _native.WireError as error:
-            self._refuse(op, request_id, Status(error.status), str(error))
+            self.refuse(op, request_id, Status(error.status), str(error))
         except Exception as error:
             fields: dict[str, Any] = {"peer": self._peer, "op": op, "exc_info": error}
             log_throttled(logger, logging.ERROR, "request_failed", f"{op} {type(error).__name__}", **fields)
-            self._refuse(
+            self.refuse(
                 op, request_id, Status.INTERNAL, "the master failed at this request; its log says why"
             )
 
@@ -346,10 +370,10 @@ class DirectoryConnection(asyncio.Protocol):
             if not backend.is_current(body[:8]):
                 if self._roles.directory is None:
                     # The leader may have opened it a moment ago.
-                    self._refuse(op, request_id, Status.NOT_LEADER, self._roles.not_leader_text())
+                    self.refuse(op, request_id, Status.NOT_LEADER, self._roles.not_leader_text())
                     return
                 text = "the namespace id is not current: open the namespace again"
-                self._refuse(op, request_id, Status.STALE_NAMESPACE, text)
+                self.refuse(op, request_id, Status.STALE_NAMESPACE, text)
                 return
             (keys,) = _COUNT_AT.unpack_from(body)
         if op == Op.EXISTS:
@@ -359,18 +383,18 @@ class DirectoryConnection(asyncio.Protocol):
         else:
             preferred = _PREFERRED_AT.unpack_from(body)[0] if len(body) >= 16 else protocol.NO_SEGMENT
             fields = backend.place(body, preferred)
-        self._reply(op, request_id, fields, keys)
+        self.reply(op, request_id, fields, keys)
 
     def _hello(self, op: int, request_id: int, body: bytes) -> None:
         if op != Op.HELLO:
             raise_closing = RefusedError(Status.BAD_REQUEST, "the first frame of a connection is HELLO")
-            self._refuse(op, request_id, raise_closing.status, str(raise_closing))
+            self.refuse(op, request_id, raise_closing.status, str(raise_closing))
             self.close()
             return
         try:
             hello = protocol.HelloRequest.decode(body)
         except WireError as error:
-            self._refuse(op, request_id, error.status, str(error))
+            self.refuse(op, request_id, error.status, str(error))
             self.close()
             return
         if hello.min_version > VERSION_MAX or hello.max_version < VERSION_MIN:
@@ -390,24 +414,34 @@ class DirectoryConnection(asyncio.Protocol):
     def _refuse_unauthorized(self, op: int, request_id: int, text: str) -> None:
         self._port.metrics.unauthorized.labels("directory").inc()
         self._log(logging.WARNING, "unauthorized", text=text)
-        self._refuse(op, request_id, Status.UNAUTHORIZED, text)
+        self.refuse(op, request_id, Status.UNAUTHORIZED, text)
 
     def _admit(self, op: int, request_id: int, hello: protocol.HelloRequest) -> None:
         try:
             cluster_id = self._roles.backend.cluster_id
         except RefusedError as error:
-            self._refuse(op, request_id, error.status, str(error))
+            self.refuse(op, request_id, error.status, str(error))
             self.close()
             return
         if hello.expected_peer not in (protocol.ANY_PEER, cluster_id):
-            self._refuse(op, request_id, Status.WRONG_PEER, f"this is cluster {cluster_id.hex()}")
+            self.refuse(op, request_id, Status.WRONG_PEER, f"this is cluster {cluster_id.hex()}")
             self.close()
             return
+        if hello.role != protocol.Role.SEGMENT:
+            if self._port.clients >= self._port.options.connections_max:
+                self._count_refusal()
+                self.refuse(op, request_id, Status.UNAVAILABLE, self._port.limit_text())
+                self.close()
+                return
+            self._is_client = True
+            self._port.clients += 1
+        elif self._port.links is not None:
+            self._link = SegmentLink(self._port.links, self)
         self._greeted = True
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         reply = protocol.HelloReply(min(hello.max_version, VERSION_MAX), cluster_id)
-        self._reply(op, request_id, reply.encode())
+        self.reply(op, request_id, reply.encode())
 
     def _wait_for(self, op: int, request_id: int, work: Coroutine[Any, Any, protocol.NamespaceReply]) -> None:
         self._transport.pause_reading()
@@ -417,9 +451,9 @@ class DirectoryConnection(asyncio.Protocol):
         self, op: int, request_id: int, work: Coroutine[Any, Any, protocol.NamespaceReply]
     ) -> None:
         try:
-            self._reply(op, request_id, (await work).encode())
+            self.reply(op, request_id, (await work).encode())
         except RefusedError as error:
-            self._refuse(op, request_id, error.status, str(error))
+            self.refuse(op, request_id, error.status, str(error))
         self._waiting = None
         if not self._closing:
             self._go_on()
