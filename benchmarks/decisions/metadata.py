@@ -6,6 +6,8 @@ import asyncio
 import os
 import socket
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,26 +80,28 @@ def _rocksdb(path: Path, record: bytes, count: int) -> float:
 
 def _process(path: Path, record: bytes, count: int) -> float:
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    child = os.fork()
-    if child == 0:
-        mine.close()
-        with _opened(path) as (database, synced):
-            number = 0
-            while message := theirs.recv(1 << 20):
-                number += 1
-                database.put(b"k%012d" % number, message, write_opt=synced)
-                theirs.send(b"1")
-        os._exit(0)
-    theirs.close()
+    command = [sys.executable, "-m", __name__, str(path), str(theirs.fileno())]
+    with subprocess.Popen(command, pass_fds=[theirs.fileno()]) as process, mine:
+        theirs.close()
 
-    def commit() -> None:
-        mine.send(record)
-        mine.recv(1)
+        def commit() -> None:
+            mine.send(record)
+            mine.recv(1)
 
-    with mine:
         us = 1e3 * median_ms(commit, count)
-    os.waitpid(child, 0)
+        mine.close()
+        process.wait(10)
     return us
+
+
+def _serve(path: Path, descriptor: int) -> None:
+    """Commits what comes, and says so, until the peer is gone."""
+    with socket.socket(fileno=descriptor) as peer, _opened(path) as (database, synced):
+        number = 0
+        while message := peer.recv(1 << 20):
+            number += 1
+            database.put(b"k%012d" % number, message, write_opt=synced)
+            peer.send(b"1")
 
 
 def _sqlite(path: Path, record: bytes, count: int) -> float:
@@ -121,3 +125,7 @@ def _file(path: Path, record: bytes, count: int, ready_bytes: int) -> float:
             os.fdatasync(log.fileno())
 
         return 1e3 * median_ms(append, count)
+
+
+if __name__ == "__main__":
+    _serve(Path(sys.argv[1]), int(sys.argv[2]))

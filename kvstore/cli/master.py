@@ -9,7 +9,7 @@ from kvstore.cli.child_process import JsonOption, ParentOption, announce, die_wi
 from kvstore.cli.errors import fail
 from kvstore.cli.settings_options import with_settings_options
 from kvstore.common.config.master import MasterSettings
-from kvstore.common.errors import KvstoreError, NewerFormatError, StoreError
+from kvstore.common.errors import KvstoreError
 from kvstore.master.server import MasterServer, run
 
 
@@ -38,10 +38,6 @@ def master(settings: MasterSettings, json: JsonOption = False, parent_pid: Paren
 
     try:
         uvloop.run(run(settings, on_listening))
-    except NewerFormatError as error:
-        fail(str(error))
-    except StoreError as error:
-        fail(f"{error} Give another place with --metadata, or stop the other master.")
     except KvstoreError as error:
         fail(str(error))
     except OSError as error:

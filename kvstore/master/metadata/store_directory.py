@@ -12,7 +12,7 @@ import os
 import re
 from pathlib import Path
 
-from kvstore.common.errors import StoreError
+from kvstore.common.errors import NewerFormatError, StoreError
 
 # Of the layout. Version 2: what is committed is durable in commits/ first.
 FORMAT_VERSION = 2
@@ -37,11 +37,7 @@ def prepare_directory(path: Path) -> None:
     except OSError as error:
         raise unusable(path, str(error)) from error
     if version > FORMAT_VERSION:
-        raise StoreError(
-            f"the metadata store in {path} has format {version}, and this release knows formats up to {FORMAT_VERSION}: "
-            "nothing was touched. Start the release that wrote it or a later one, or give an empty directory: "
-            f"{COSTS_WARM_PAGES_ONLY.lower()}"
-        )
+        raise NewerFormatError(f"the metadata directory {path}", version, FORMAT_VERSION)
 
 
 def stored_version(path: Path) -> int:
