@@ -140,6 +140,10 @@ native-test: $(VENV)/.deps ## C++ tests; SANITIZE=address (ASan + UBSan) or SANI
 native-test-address native-test-thread: native-test-%:
 	$(MAKE) --no-print-directory native-test SANITIZE=$*
 
+.PHONY: mutants
+mutants: $(VENV)/.built ## small wrong changes, one at a time: which of them no test sees; ARGS="-k TEXT" for a part
+	$(BIN)/python tools/mutants.py --jobs $(JOBS) --results $(RESULTS)/mutants.json $(ARGS)
+
 .PHONY: unit pytest packaging-test sglang-packages sglang-venv sglang-test
 unit: $(VENV)/.built ## the fast Python tests (tests/unit, tests/contract); ARGS= goes to pytest
 	$(call run-pytest,$(BIN)) tests/unit tests/contract $(ARGS)

@@ -18,6 +18,11 @@ def test_delays_double_with_jitter_and_stay_under_the_ceiling(seed: int) -> None
     assert backoff.next_delay_s() <= 0.1
 
 
+def test_two_that_begin_together_do_not_come_back_in_step() -> None:
+    one, other = Backoff(rng=random.Random(1)), Backoff(rng=random.Random(2))
+    assert all(one.next_delay_s() != other.next_delay_s() for _ in range(10))
+
+
 @pytest.mark.parametrize("bounds", [(0, 1), (2, 1), (-1, 1)])
 def test_bounds_that_make_no_sense_are_refused(bounds: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="delay_s_min"):

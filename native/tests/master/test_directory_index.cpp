@@ -257,6 +257,23 @@ TEST(a_malformed_batch_changes_nothing) {
   CHECK(index.namespace_usage().empty());
 }
 
+TEST(a_batch_has_a_most_of_entries_however_many_groups_they_are_in) {
+  DirectoryIndex index;
+  std::vector<std::pair<Fingerprint, uint32_t>> entries;
+  for (uint64_t i = 0; i < wire::kEntriesMax; ++i) entries.push_back({{i, i}, 10});
+  wire::Writer most;
+  group(most, kAdd, ns_of(1), entries);
+  CHECK_EQ(DirectoryIndex::check(most.data(), most.size()), uint64_t{wire::kEntriesMax});
+  group(most, kRemove, ns_of(1), {{fp_of(1), 0}});
+  try {
+    index.apply(0, most.data(), most.size());
+    CHECK(false);
+  } catch (const wire::WireError& e) {
+    CHECK_EQ(e.status, wire::Status::kTooLarge);
+  }
+  CHECK_EQ(index.entry_count(), uint64_t{0});
+}
+
 TEST(malformed_queries_are_refused) {
   DirectoryIndex index;
   const std::vector<uint32_t> lengths = {5, 6, 7};

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +18,7 @@ from hicache_adapter.page_store import PageStore
 from hicache_adapter.weight_versions import VersionedStore, WeightVersions, served_version
 from kvstore_client import WHOLE, Client, Identity
 from kvstore_client.throttle import ThrottledLog
+from support.waiting import wait_until
 
 NOWHERE = "127.0.0.1:1"
 IDENTITY = Identity("acme/model", "bfloat16", "bfloat16", "MHA", "page_first", 64)
@@ -122,16 +125,26 @@ def test_each_version_has_an_identity_of_its_own_and_none_is_the_one_of_unversio
     assert {version: versioned_store.of(version).identity_digest for version in digests} == digests
 
 
-def test_threads_that_meet_a_new_version_together_share_its_store(versioned_store: VersionedStore) -> None:
-    barrier = threading.Barrier(8)
+def test_threads_that_meet_a_new_version_together_share_its_store() -> None:
+    made: list[Identity] = []
+    with Client(NOWHERE) as client:
 
-    def first_ask() -> PageStore:
-        barrier.wait(timeout=10)
-        return versioned_store.of("7")
+        def make(identity: Identity) -> PageStore:
+            made.append(identity)
+            # Until the others have seen that there is none, and wait for this one.
+            wait_until(lambda: waiting() == 7, "the others have come")
+            return PageStore(client, identity, [WHOLE], ThrottledLog(logging.getLogger("hicache_adapter")))
 
-    with ThreadPoolExecutor(8) as threads:
-        asked = [threads.submit(first_ask) for _ in range(8)]
-        assert len({id(ask.result(timeout=10)) for ask in asked}) == 1
+        versioned_store = VersionedStore(IDENTITY, make)
+
+        def waiting() -> int:
+            frames = [sys._current_frames().get(thread.ident or 0) for thread in threads._threads]
+            return sum(frame is not None and frame.f_code.co_name == "_add" for frame in frames)
+
+        with ThreadPoolExecutor(8) as threads:
+            asked = [threads.submit(versioned_store.of, "7") for _ in range(8)]
+            assert len({id(ask.result(timeout=20)) for ask in asked}) == 1
+    assert len(made) == 1
 
 
 def test_stores_of_old_versions_do_not_pile_up(versioned_store: VersionedStore) -> None:
@@ -143,3 +156,13 @@ def test_stores_of_old_versions_do_not_pile_up(versioned_store: VersionedStore) 
 
 def test_outside_of_an_engine_the_weights_have_no_version() -> None:
     assert served_version() == ""
+
+
+@pytest.mark.parametrize(("told", "version"), [("default", ""), (None, ""), ("", ""), ("7", "7")])
+def test_the_engines_word_for_no_version_is_none(
+    told: str | None, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = types.ModuleType("sglang.srt.runtime_context")
+    context.get_serving = lambda: types.SimpleNamespace(weight_version=told)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", context)
+    assert served_version() == version

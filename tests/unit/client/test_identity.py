@@ -68,3 +68,11 @@ def test_an_identity_over_the_protocol_limit_is_refused() -> None:
 
 def test_a_long_name_is_cut_at_a_character() -> None:
     assert clip_name("ä" * 200) == "ä" * 127
+
+
+def test_the_canonical_form_stays_what_pages_were_stored_under() -> None:
+    assert BASE.canonical().decode() == (
+        '{"byte_order":"page_first","format_version":1,"head_count":8,"head_dim":128,"kind":"kv_pages",'
+        '"kv_dtype":"bfloat16","model":"acme/model","page_size":64,"pool_class":"MHATokenToKVPoolHost",'
+        '"store_dtype":"bfloat16","v_head_dim":128}'
+    )
