@@ -156,10 +156,11 @@ def measure(arguments: argparse.Namespace, directory: Path) -> list[list[str]]:
 
         idle = (master.cpu_s, time.monotonic())
         time.sleep(3)
-        share = (master.cpu_s - idle[0]) / (time.monotonic() - idle[1])
+        idle_share = (master.cpu_s - idle[0]) / (time.monotonic() - idle[1])
+        beat_us = idle_share / arguments.segments * 1e6
         row(
             f"master with {arguments.segments} heartbeats a second and nothing else",
-            f"{share * 100:.1f} % of a core",
+            f"{idle_share * 100:.1f} % of a core, at most {beat_us:.0f} us of CPU a heartbeat",
         )
         asking = ClientLoad(
             master.ports["directory_port"],
@@ -182,10 +183,11 @@ def measure(arguments: argparse.Namespace, directory: Path) -> list[list[str]]:
         share = (master.cpu_s - cpu) / (time.monotonic() - began)
         segments.answer()
         rate = result["requests"] / arguments.seconds
+        asked_us = (share - idle_share) / rate * 1e6
         row(
             f"{arguments.clients} clients, {rate:.0f} exists and lookups of {KEYS} a second, "
             f"{arguments.journal_rate:.0f} journal messages of {arguments.journal_pages} a second",
-            f"{share * 100:.0f} % of a core for the master",
+            f"{share * 100:.0f} % of a core for the master; {asked_us:.0f} us of CPU a request, journals included",
         )
         row(
             "... latency from when a request was due, p50 / p99 / longest",
