@@ -23,9 +23,9 @@ from kvstore.master.state.changes import Registration
 from kvstore.master.state.directory_state import StateLimits
 from kvstore.master.state.endpoint import Endpoint
 from kvstore.master.state.journal_entries import staged_journal
+from kvstore.master.state.log_rewrite import RECORD_ENTRIES_MAX
 from kvstore.master.state.placement import POLICIES
 from kvstore.master.state.replay import CorruptRecord
-from kvstore.master.state.segment_logs import RECORD_ENTRIES_MAX
 from kvstore_client.protocol import PEER_ID_BYTES, Status
 from kvstore_client.protocol.journal import JournalGroup, JournalOp
 

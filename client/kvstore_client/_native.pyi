@@ -301,6 +301,16 @@ class DirectorySnapshot:
     def __iter__(self) -> DirectorySnapshot: ...
     def __next__(self) -> bytes: ...
 
+class LiveEntries:
+    """What of a segment's log is still alive, for rewriting that log from its oldest record on. One thread at a time."""
+
+    def __init__(self, index: DirectoryIndex, segment: int) -> None: ...
+    def keep(self, groups: bytes) -> int:
+        """Keeps what is alive of one record's groups, each object once over all calls; how many entries. WireError
+        when they are malformed."""
+    def take(self) -> bytes:
+        """What was kept since the last call, as ADD groups, one a namespace."""
+
 # ---- what the master makes durable (bind_metadata.cpp) -----------------------------------------------------------------
 
 class CommitLog:

@@ -1,61 +1,80 @@
-"""Rewrites a segment's log as a snapshot of itself, away from the event loop and from the live index.
+"""Does what the state machine has ordered of a log: reads it and tells of each step of its rewriting.
 
-The log is read back and replayed into an index of its own, whose content is written as the chunks of a new
-generation. They count for nothing until the segment's record names them, which the state machine decides
-(CompactionWritten).
+It goes on only while the compaction is wanted, the backlog of commits is within its bound, and the store has room.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
 
-from kvstore.common.errors import CorruptRecordError
 from kvstore.master.committer import Committer
-from kvstore.master.metadata.store import MetadataStore, Put
+from kvstore.master.metadata.store import MetadataStore
 from kvstore.master.state import layout
+from kvstore.master.state.directory_state import DirectoryState
 from kvstore.master.state.effects import CompactLog
-from kvstore.master.state.events import CompactionWritten
-from kvstore.master.state.journal_entries import apply_entries
-from kvstore.master.state.records import Record, RecordKind
-from kvstore.master.state.segment_logs import RECORD_ENTRIES_MAX
-from kvstore_client._native import DirectoryIndex
+from kvstore.master.state.events import CompactionEnded, Event, LogRewritten
+from kvstore.master.state.log_rewrite import LogRewrite, RewriteStep
+
+ROOM_POLL_S = 0.1
 
 
-async def compact(store: MetadataStore, committer: Committer, order: CompactLog) -> CompactionWritten:
-    """Raises StoreError. What it wrote before failing is overwritten or removed by the next snapshot of the
-    segment."""
-    replay = DirectoryIndex()
-    lost = 0
-    async for page in store.scan(layout.log_prefix(order.segment_id)):
-        lost += await asyncio.to_thread(_replay_page, replay, order, page)
-    entries, _ = replay.segment_usage(0)
-    bodies = await asyncio.to_thread(list, replay.snapshot(0, RECORD_ENTRIES_MAX))
-    if not lost:
-        for chunk, body in enumerate(bodies):
-            await committer.wait_for_room()
-            record = Record(RecordKind.SNAPSHOT, order.through_seq, order.through_seq, body).encode()
-            key = layout.snapshot_key(order.segment_id, order.generation, chunk)
-            await committer.commit((Put(key, record),))
-    return CompactionWritten(
-        order.segment_id, order.generation, order.through_seq, len(bodies), entries, lost
-    )
+class Compactor:
+    """`handle` takes events for the state machine. Event loop only."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        state: DirectoryState,
+        committer: Committer,
+        handle: Callable[[Event], None],
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._committer = committer
+        self._handle = handle
+        self._storing: dict[tuple[bytes, int], asyncio.Event] = {}
+
+    async def compact(self, order: CompactLog) -> CompactionEnded:
+        """Raises StoreError. What was told before it failed stands by itself."""
+        rewrite = LogRewrite(order, self._state.index)
+        ended = CompactionEnded(order.segment_id, order.run)
+        async for page in self._store.scan(layout.log_prefix(order.segment_id)):
+            # In a thread: a page has tens of thousands of entries.
+            if not await self._tell(order, await asyncio.to_thread(_all, rewrite.feed(page))):
+                return ended
+        await self._tell(order, await asyncio.to_thread(_all, rewrite.finish()))
+        return CompactionEnded(order.segment_id, order.run, rewrite.damaged)
+
+    def step_stored(self, segment_id: bytes, run: int) -> None:
+        if (waiting := self._storing.pop((segment_id, run), None)) is not None:
+            waiting.set()
+
+    async def _tell(self, order: CompactLog, steps: Iterable[RewriteStep]) -> bool:
+        """Whether to go on."""
+        for step in steps:
+            if not await self._room(order):
+                return False
+            stored = self._storing[order.segment_id, order.run] = asyncio.Event()
+            self._handle(
+                LogRewritten(order.segment_id, order.run, step.ops, step.entries_before, step.entries_after)
+            )
+            # One by one, so that no commit holds many, and the store is never far behind.
+            await stored.wait()
+        return self._is_wanted(order)
+
+    async def _room(self, order: CompactLog) -> bool:
+        """Waits until there is room for a step. False: it is wanted no more."""
+        await self._committer.wait_for_room()
+        while self._is_wanted(order):
+            if self._state.logs.space.takes_upkeep:
+                return True
+            await asyncio.sleep(ROOM_POLL_S)
+        return False
+
+    def _is_wanted(self, order: CompactLog) -> bool:
+        return self._state.logs.compaction.is_wanted(order.segment_id, order.run)
 
 
-def _replay_page(replay: DirectoryIndex, order: CompactLog, page: list[tuple[bytes, bytes]]) -> int:
-    """How many records of the page were lost."""
-    lost = 0
-    for key, value in page:
-        try:
-            at = layout.parse_log_key(key)
-            if at.first_seq is None:
-                if at.generation != order.snapshot_generation or at.chunk >= order.snapshot_chunks:
-                    continue
-                record = Record.decode(value, RecordKind.SNAPSHOT)
-            elif at.first_seq <= order.through_seq:
-                record = Record.decode(value, RecordKind.JOURNAL)
-            else:
-                continue
-            apply_entries(replay, 0, record.body, numbered=True)
-        except (CorruptRecordError, ValueError):
-            lost += 1
-    return lost
+def _all(steps: Iterable[RewriteStep]) -> list[RewriteStep]:
+    return list(steps)

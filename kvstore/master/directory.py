@@ -16,9 +16,9 @@ from kvstore.common.logs import log_event, log_throttled
 from kvstore.master.answers import Answers
 from kvstore.master.commit_watch import CommitWatch
 from kvstore.master.committer import Committer
-from kvstore.master.compaction import compact
+from kvstore.master.compaction import Compactor
 from kvstore.master.index_sweeper import sweep
-from kvstore.master.metadata.store import Fence, MetadataStore, SpaceLevel
+from kvstore.master.metadata.store import Fence, MetadataStore, Space
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
@@ -26,7 +26,7 @@ from kvstore.master.state.changes import Change
 from kvstore.master.state.directory_state import DirectoryState, Recovered, StateLimits
 from kvstore.master.state.placement import PlacementPolicy
 from kvstore.master.state.placer import Placer
-from kvstore.master.store_watch import StoreView, watch_store
+from kvstore.master.store_watch import StoreView, StoreWatch
 from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import MapRecord, NamespaceReply, Status
 
@@ -83,6 +83,8 @@ class Directory:
             on_stalled=self._commit_stalled,
             on_fenced=on_fenced,
         )
+        self._compactor = Compactor(store, self.state, self.committer, self.handle)
+        self._store_watch = StoreWatch(store, metrics, lambda: self.committer.backlog_bytes, self._measured)
         self._sessions: dict[int, SegmentSession] = {}
         self._session_count = 0
         self._answers = Answers(self.handle)
@@ -92,16 +94,13 @@ class Directory:
         self._committing = CoreTasks(on_failed)  # ends after the others
         self._commits = CommitWatch()
         self._stopping = False
-        self.store_view = StoreView()
 
     def start(self) -> None:
         self.committer.start(self._committing)
         self._tasks.start(self._tick_forever(), "directory-tick")
         self._tasks.start_job(sweep(self.state.index), "directory-sweep")  # what a follower left over
-        self._tasks.keep(
-            lambda: watch_store(self._store, self.store_view, self._metrics, self._measured),
-            "directory-store-watch",
-        )
+        self._tasks.keep(self._store_watch.run, "directory-store-watch")
+        self._tasks.keep(self._store_watch.keep_up, "directory-store-upkeep")
 
     async def stop(self) -> None:
         """Ends the background work, commits what was accepted, and answers who still waits. What was readable stays so."""
@@ -113,6 +112,10 @@ class Directory:
         await self._committing.stop()
         self._answers.refuse_all(RefusedError(Status.NOT_LEADER, "this master leads no more"))
         self._wake_map_watchers()
+
+    @property
+    def store_view(self) -> StoreView:
+        return self._store_watch.view
 
     # ---- reads (roles.Backend) -----------------------------------------------------------------------------
 
@@ -223,6 +226,10 @@ class Directory:
                     session.retire_namespaces(effect.namespaces, effect.barrier)
             case ef.SweepIndex():
                 self._tasks.start_job(sweep(self.state.index), "directory-sweep")
+            case ef.CompactionStepStored():
+                self._compactor.step_stored(effect.segment_id, effect.run)
+            case ef.MeasureSpace():
+                self._store_watch.measure_soon()
             case ef.CompactLog():
                 self._tasks.start_job(self._compact(effect), "directory-compact")
             case _:
@@ -266,8 +273,9 @@ class Directory:
         self._metrics.backlog_bytes.set(self.committer.backlog_bytes)
         self.store_view.commit_error = ""
 
-    def _measured(self, level: SpaceLevel, text: str) -> None:
-        self.handle(ev.SpaceMeasured(level, text))
+    def _measured(self, space: Space) -> None:
+        rooms = (space.journal_room_bytes, space.upkeep_room_bytes)
+        self.handle(ev.SpaceMeasured(space.level, space.text, *rooms))
 
     # ---- tasks ---------------------------------------------------------------------------------------------
 
@@ -284,7 +292,7 @@ class Directory:
 
     async def _compact(self, order: ef.CompactLog) -> None:
         try:
-            written = await compact(self._store, self.committer, order)
+            ended = await self._compactor.compact(order)
         except Exception as error:
             # Upkeep: the log only stays as long as it is, and it is tried again later. A bug shows its traceback.
             log_event(
@@ -295,6 +303,6 @@ class Directory:
                 error=str(error) or type(error).__name__,
                 exc_info=None if isinstance(error, StoreError) else error,
             )
-            self.handle(ev.CompactionFailed(order.segment_id, order.generation))
+            self.handle(ev.CompactionFailed(order.segment_id, order.run))
             return
-        self.handle(written)
+        self.handle(ended)

@@ -9,6 +9,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kvstore.master.state.directory_state import DirectoryState
+from kvstore.master.state.replay import Replay
+from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import SegmentState
 
 PREFIX = "kvstore_master_"
@@ -92,19 +94,30 @@ class MasterMetrics:
             "directory_reloads",
             "Times a standby had to read the whole directory again because its past was compacted.",
         )
-        self._collector: _StateCollector | None = None
+        self.logs_to_reload = gauge(
+            "logs_to_reload",
+            "Segments whose log this standby is still to read again; their pages are those of before.",
+        )
+        self._collector: Collector | None = None
 
     def watch(self, state: DirectoryState) -> None:
         """Gauges that are read off the state when they are scraped; of this state instead of an earlier one."""
-        self.unwatch()
-        self._collector = _StateCollector(state)
-        self.registry.register(self._collector)
+        self._watch(_StateCollector(state))
+
+    def watch_replay(self, replay: Replay) -> None:
+        """Those of a standby: what it has read."""
+        self._watch(_ReplayCollector(replay))
 
     def unwatch(self) -> None:
-        """A standby has no state to tell of."""
+        """There is nothing to tell of."""
         if self._collector is not None:
             self.registry.unregister(self._collector)
             self._collector = None
+
+    def _watch(self, collector: Collector) -> None:
+        self.unwatch()
+        self._collector = collector
+        self.registry.register(collector)
 
 
 class _StateCollector(Collector):
@@ -114,9 +127,7 @@ class _StateCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         state = self._state
         yield _gauge("map_epoch", "Epoch of the segment map.", state.map_epoch)
-        yield _gauge("index_entries", "Entries, replicas counted.", state.index.entry_count)
-        yield _gauge("index_bytes", "Memory of the index.", state.index.memory_bytes)
-        yield _gauge("namespaces", "Current namespaces.", len(state.namespaces))
+        yield from _index_gauges(state.index, len(state.namespaces))
         yield _gauge("namespaces_max", "Most namespaces.", state.namespaces.count_max)
         segments = GaugeMetricFamily(PREFIX + "segments", "Segments, by state.", labels=["state"])
         counts = dict.fromkeys(SegmentState, 0)
@@ -130,6 +141,20 @@ class _StateCollector(Collector):
         yield segments
         yield _gauge("stored_bytes", "Bytes in use on all segments.", stored)
         yield _gauge("capacity_bytes", "Capacity of all segments.", capacity)
+
+
+class _ReplayCollector(Collector):
+    def __init__(self, replay: Replay) -> None:
+        self._replay = replay
+
+    def collect(self) -> Iterable[Metric]:
+        return _index_gauges(self._replay.index, len(self._replay.current))
+
+
+def _index_gauges(index: DirectoryIndex, namespaces: int) -> Iterable[Metric]:
+    yield _gauge("index_entries", "Entries, replicas counted.", index.entry_count)
+    yield _gauge("index_bytes", "Memory of the index.", index.memory_bytes)
+    yield _gauge("namespaces", "Current namespaces.", namespaces)
 
 
 def _gauge(name: str, documentation: str, value: float) -> GaugeMetricFamily:

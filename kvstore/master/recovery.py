@@ -42,12 +42,16 @@ async def load(reader: StoreReader, on_corrupt: OnCorrupt) -> Replay:
     return replay
 
 
-async def reload_segment(replay: Replay, reader: StoreReader, segment_id: bytes) -> None:
-    """Reads a segment's log anew, after `Replay.follow` has asked for it. Raises StoreError."""
-    replay.begin_reload(segment_id)
+async def reload_segment(replay: Replay, reader: StoreReader, segment_id: bytes) -> bool:
+    """Reads a segment's log anew, after `Replay.follow` has asked for it. False: there are changes to follow first. Raises
+    StoreError."""
+    fresh = replay.begin_reload(segment_id, await reader.get(layout.segment_key(segment_id)))
+    if fresh is None:
+        return False
     async for page in reader.scan(layout.log_prefix(segment_id)):
-        await asyncio.to_thread(replay.reload_log, page)
-    replay.end_reload(segment_id)
+        await asyncio.to_thread(replay.reload_log, fresh, page)
+    replay.end_reload(segment_id, fresh)
+    return True
 
 
 def corruption_reporter(metrics: MasterMetrics) -> OnCorrupt:

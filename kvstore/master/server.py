@@ -43,9 +43,9 @@ from kvstore.master.ports.segment_link import LinkTable
 from kvstore.master.recovery import corruption_reporter, load, take_over
 from kvstore.master.roles import Roles
 from kvstore.master.state.directory_state import Recovered, StateLimits
+from kvstore.master.state.log_compaction import LogLimits
 from kvstore.master.state.membership import MembershipLimits
 from kvstore.master.state.placement import POLICIES
-from kvstore.master.state.segment_logs import LogLimits
 from kvstore_client.address import Address
 from kvstore_client.tokens import TokenRole
 

@@ -6,6 +6,7 @@
 
 #include "bindings.hpp"
 #include "master/directory_index.hpp"
+#include "master/live_entries.hpp"
 #include "released_gil.hpp"
 
 namespace nb = nanobind;
@@ -160,6 +161,18 @@ void bind_directory(nb::module_& m) {
       .def("find", &find, nb::arg("fingerprint"))
       .def_prop_ro("entry_count", &DirectoryIndex::entry_count)
       .def_prop_ro("memory_bytes", &DirectoryIndex::memory_bytes);
+
+  nb::class_<LiveEntries>(m, "LiveEntries")
+      .def(nb::init<const DirectoryIndex&, uint32_t>(), nb::arg("index"), nb::arg("segment"),
+           nb::keep_alive<1, 2>())
+      .def(
+          "keep",
+          [](LiveEntries& self, nb::bytes groups) {
+            const ReleasedGil nogil;
+            return self.keep(groups.data(), groups.size());
+          },
+          nb::arg("groups"))
+      .def("take", [](LiveEntries& self) { return body_of([&] { return self.take(); }); });
 }
 
 }  // namespace kvstore

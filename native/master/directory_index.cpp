@@ -8,6 +8,7 @@
 namespace kvstore {
 namespace {
 
+constexpr uint32_t kTakeSlice = 2048;    // entries looked at before others get the lock
 constexpr uint8_t kOpAdd = 1;
 constexpr uint8_t kOpRemove = 2;
 constexpr uint32_t kSlotsAhead = 16;     // entries whose slot is on its way ...
@@ -248,6 +249,29 @@ void DirectoryIndex::set_vouched(uint32_t segment, bool vouched) {
 }
 
 // ---- totals ----------------------------------------------------------------------------------------------
+
+std::vector<DirectoryIndex::Held> DirectoryIndex::take_held(uint32_t segment, const void* groups,
+                                                            size_t bytes, std::vector<bool>& taken) const {
+  const std::vector<Group> parsed = parse_groups(groups, bytes);
+  std::vector<Held> held;
+  for (const Group& group : parsed) {
+    if (!group.add) continue;
+    for (uint32_t from = 0; from < group.count; from += kTakeSlice) {
+      const uint32_t to = std::min(group.count, from + kTakeSlice);
+      const MutexLock lock(mutex_);
+      taken.resize(std::max<size_t>(taken.size(), locations_.allocated()));
+      for (uint32_t at = from; at < to; ++at) {
+        const Fingerprint f = fingerprint_at(group.fingerprints, at);
+        uint32_t i = table_.find(tag_of(f), f, locations_).head;
+        while (i != kNoLocation && locations_[i].segment != segment) i = locations_[i].chain_next;
+        if (i == kNoLocation || taken[i]) continue;
+        taken[i] = true;
+        held.push_back(Held{f, locations_[i].length, namespaces_.id(locations_[i].ns)});
+      }
+    }
+  }
+  return held;
+}
 
 Usage DirectoryIndex::segment_usage(uint32_t segment) const {
   const MutexLock lock(mutex_);

@@ -46,6 +46,11 @@ class DirectoryIndex {
   struct SnapshotBroken : std::runtime_error {
     using std::runtime_error::runtime_error;
   };
+  struct Held {
+    Fingerprint fingerprint;
+    uint32_t length;
+    NamespaceId ns;
+  };
 
   DirectoryIndex() = default;
   explicit DirectoryIndex(const KeyedHash& hash) : hash_(hash) {}
@@ -120,6 +125,11 @@ class DirectoryIndex {
     bool broken_ = false;
   };
 
+  // Of the objects that `groups` ADD, those that the segment holds now and that are not marked in `taken` yet,
+  // as they are now, in order; marks them. The marks stand for places in the index, not for objects: see
+  // LiveEntries.
+  std::vector<Held> take_held(uint32_t segment, const void* groups, size_t bytes,
+                              std::vector<bool>& taken) const;
   Usage segment_usage(uint32_t segment) const;
   Usage namespace_usage(const NamespaceId& ns) const;
   std::vector<std::pair<NamespaceId, Usage>> namespace_usage() const;

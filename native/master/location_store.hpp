@@ -87,13 +87,13 @@ class LocationStore {
   }
 
   uint64_t count() const { return count_; }
+  uint64_t allocated() const { return uint64_t{chunks_.size()} << kChunkBits; }
   uint64_t memory_bytes() const { return allocated() * sizeof(Location); }
 
  private:
   static constexpr uint32_t kChunkBits = 14;
   static constexpr uint32_t kChunkLocations = 1u << kChunkBits;
 
-  uint64_t allocated() const { return uint64_t{chunks_.size()} << kChunkBits; }
 
   std::vector<std::unique_ptr<Location[]>> chunks_;
   uint32_t free_ = kNoLocation;  // given back, chained

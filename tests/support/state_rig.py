@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Iterable
 from typing import TypeVar
 
 from kvstore.master.metadata.memory import MemoryStore
@@ -12,9 +13,11 @@ from kvstore.master.metadata.store import MetadataStore, Put
 from kvstore.master.recovery import recover
 from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
+from kvstore.master.state import layout
 from kvstore.master.state.changes import Registration
 from kvstore.master.state.directory_state import DirectoryState, StateLimits
 from kvstore.master.state.endpoint import Endpoint
+from kvstore.master.state.log_rewrite import LogRewrite, RewriteStep
 from kvstore.master.state.segment_table import Segment
 from kvstore_client.protocol.journal import JournalGroup, JournalOp, decode_groups, encode_groups
 
@@ -78,6 +81,22 @@ class StateRig:
             if applied:
                 await self.store.commit(commit.ops, self.fence)
             self.feed(ev.CommitFailed(commit.change, "disk on fire"))
+
+    async def rewrite(self, order: ef.CompactLog) -> None:
+        """Does a compaction that was ordered: its steps are fed, and are to be committed."""
+        rewrite = LogRewrite(order, self.state.index)
+        async for page in self.store.scan(layout.log_prefix(order.segment_id)):
+            self._feed_steps(order, rewrite.feed(page))
+        self._feed_steps(order, rewrite.finish())
+        self.feed(ev.CompactionEnded(order.segment_id, order.run, rewrite.damaged))
+
+    def _feed_steps(self, order: ef.CompactLog, steps: Iterable[RewriteStep]) -> None:
+        for step in steps:
+            self.feed(
+                ev.LogRewritten(
+                    order.segment_id, order.run, step.ops, step.entries_before, step.entries_after
+                )
+            )
 
     def take(self, kind: type[E]) -> list[E]:
         """The effects of one kind since they were last taken."""

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from kvstore.common.backoff import Backoff
 from kvstore.common.errors import NewerFormatError, StoreError
 from kvstore.common.logs import log_event, log_throttled
 from kvstore.master.index_sweeper import sweep
@@ -20,11 +21,14 @@ from kvstore.master.state.replay import Replay
 logger = logging.getLogger(__name__)
 
 RETRY_DELAY_S = 0.5
+RELOAD_DELAY_S_MIN = 0.1
+RELOAD_DELAY_S_MAX = 5.0
 LAG_PERIOD_S = 1.0
 
 
 class Follower:
-    """`load()`, then `run()` and `watch_lag()` until they are cancelled. `replay` may be taken over when `run` has ended."""
+    """`load()`, then `run()`, `reload()` and `watch_lag()` until they are cancelled. `replay` may be taken over when they have
+    ended and `reached` was true."""
 
     def __init__(
         self,
@@ -39,6 +43,10 @@ class Follower:
         self._roles = roles
         self._metrics = metrics
         self._advanced = asyncio.Event()
+        self._to_reload = asyncio.Event()
+        self._changing = (
+            asyncio.Lock()
+        )  # the replay, by the changes that are followed or by reading a log again
         self.replay: Replay
         self.standby: Standby
         self.revision = 0  # everything up to it is applied
@@ -47,8 +55,9 @@ class Follower:
 
     @property
     def ready(self) -> bool:
-        """Whether everything that was committed when it started is applied."""
-        return self.ready_revision is not None and self.revision >= self.ready_revision
+        """Whether everything that was committed when it started is applied, and no log is still to be read again."""
+        caught_up = self.ready_revision is not None and self.revision >= self.ready_revision
+        return caught_up and not self.replay.to_reload
 
     async def load(self) -> None:
         """Returns when the directory is loaded; tries for ever. Raises NewerFormatError."""
@@ -75,6 +84,8 @@ class Follower:
             self.standby = Standby(self._roles, replay, revision)
         self.loads += 1
         self._on_applied(revision, True)
+        self._metrics.logs_to_reload.set(0)
+        self._metrics.watch_replay(replay)
         log_event(
             logger,
             logging.INFO,
@@ -95,7 +106,9 @@ class Follower:
                 # Away for longer than the store keeps its past: start again from its present.
                 log_throttled(logger, logging.WARNING, "directory_reload", "", why=str(error))
                 self._metrics.directory_reloads.inc()
-                await self.load()
+                async with self._changing:
+                    await self.load()
+                self._has_advanced()
             except NewerFormatError:
                 raise
             except StoreError as error:
@@ -104,25 +117,60 @@ class Follower:
 
     async def reached(self, revision: int) -> None:
         """Until everything up to `revision` is applied."""
-        while self.revision < revision:
+        while self.revision < revision or self.replay.to_reload:
             await self._advanced.wait()
 
     async def _apply(self, update: Update) -> None:
         registry_changed = namespaces_changed = False
-        for change in update.changes:
-            registry_changed |= change.key.startswith(layout.SEGMENTS_PREFIX)
-            namespaces_changed |= change.key.startswith(layout.NAMESPACES_PREFIX)
-            segment_id = self.replay.follow(change)
-            if segment_id is not None:
-                await reload_segment(self.replay, self._store.at(update.revision), segment_id)
-        self.revision = update.revision
+        async with self._changing:
+            for change in update.changes:
+                registry_changed |= change.key.startswith(layout.SEGMENTS_PREFIX)
+                namespaces_changed |= change.key.startswith(layout.NAMESPACES_PREFIX)
+                self.replay.follow(change)
+            self.revision = update.revision
+            if self.replay.to_reload:
+                # Mostly it works at once, and the reader of a page that was just moved finds it.
+                await self._reload()
         if registry_changed:
             self.standby.records_changed(update.revision)
         self._on_applied(update.revision, namespaces_changed)
-        self._advanced.set()
-        self._advanced = asyncio.Event()
+        self._has_advanced()
         if registry_changed:
             await sweep(self.replay.index)
+
+    async def reload(self) -> None:
+        """Reads again what could not be read when it was replaced, until it can."""
+        backoff = Backoff(RELOAD_DELAY_S_MIN, RELOAD_DELAY_S_MAX)
+        while True:
+            if not self.replay.to_reload:
+                backoff.reset()
+                self._to_reload.clear()
+                await self._to_reload.wait()
+            await asyncio.sleep(backoff.next_delay_s())
+            async with self._changing:
+                await self._reload()
+            self._has_advanced()
+            await sweep(self.replay.index)
+
+    async def _reload(self) -> None:
+        """What can't be read now stays to be read, and is served as it was."""
+        for segment_id in list(self.replay.to_reload):
+            try:
+                # Of now: the moment when it was replaced may not be kept any more.
+                revision, _ = await self._store.revisions()
+                await reload_segment(self.replay, self._store.at(revision), segment_id)
+            except StoreError as error:
+                log_throttled(
+                    logger, logging.WARNING, "log_not_reloaded", "", segment_id=segment_id, error=str(error)
+                )
+                break
+        self._metrics.logs_to_reload.set(len(self.replay.to_reload))
+        if self.replay.to_reload:
+            self._to_reload.set()
+
+    def _has_advanced(self) -> None:
+        self._advanced.set()
+        self._advanced = asyncio.Event()
 
     async def watch_lag(self) -> None:
         """Keeps saying how far behind the directory is, and who leads."""

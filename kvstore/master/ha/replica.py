@@ -113,6 +113,7 @@ class Replica:
         """Recovered is None when the tenure ended before it could begin."""
         tasks = CoreTasks(self._on_failed)
         tasks.start(follower.run(), "follower")
+        tasks.keep(follower.reload, "follower-reload")
         tasks.keep(follower.watch_lag, "follower-lag")
         tasks.keep(lambda: mirror(self._roles, follower.standby, self._token), "map-mirror")
         try:

@@ -8,20 +8,20 @@ member and arrives late finds another marker and does nothing; one whose answer 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
 from kvstore.common.errors import FencedError, StoreError
-from kvstore.common.logs import log_event
 from kvstore.etcd import etcd_pb2 as pb
 from kvstore.master.metadata.attendance import Attendance
 from kvstore.master.metadata.etcd_attendance import EtcdAttendance
 from kvstore.master.metadata.etcd_client import EtcdClient, NoSpaceError
 from kvstore.master.metadata.etcd_election import Election, EtcdTenure
 from kvstore.master.metadata.etcd_options import EtcdOptions, parse_uri
+from kvstore.master.metadata.etcd_space import SIZES_BEHIND_S, SLICE_S, space
+from kvstore.master.metadata.etcd_upkeep import EtcdUpkeep
 from kvstore.master.metadata.etcd_watch import watch
 from kvstore.master.metadata.replicated import (
     ReplicatedStore,
@@ -37,18 +37,16 @@ from kvstore.master.metadata.store import (
     KeyUpdate,
     Op,
     Put,
+    Space,
     SpaceLevel,
     checked_ops,
+    op_bytes,
     prefix_end,
 )
 
-logger = logging.getLogger(__name__)
-
 MARKER_BYTES = 16
-TIGHT_SHARE = 0.70
-FULL_SHARE = 0.85
-# The file never shrinks by itself and counts against the quota, its free pages too.
-FULL_FILE_SHARE = 0.95
+OPEN_TIMEOUT_S = 2.0
+RECENT_COMMITS_MAX = 4096
 
 
 class EtcdStore(ReplicatedStore):
@@ -57,14 +55,17 @@ class EtcdStore(ReplicatedStore):
         self._client = EtcdClient(options.endpoints, options.commit_timeout_s)
         self._prefix = options.key_prefix
         internal = self._prefix + INTERNAL_PREFIX
-        self._election = Election(self._client, internal, options.ttl_s)
+        self._upkeep = EtcdUpkeep(self._client, options, internal)
+        self._election = Election(self._client, internal, options.ttl_s, self._upkeep.right_key)
         self._marker_key = internal + b"marker"
         self._attendance = EtcdAttendance(self._client, self._prefix, internal)
         self._tenure: EtcdTenure | None = None
         self._marker = b""  # that of the newest commit, once one of this tenure has been read or made
         self._committing = asyncio.Lock()
         self._open = False
-        self._trims: list[tuple[float, int]] = []  # (when, newest revision then)
+        self._level = SpaceLevel.NORMAL
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_COMMITS_MAX)  # (when, bytes)
+        self._room_at = float("-inf")  # when upkeep was last given some
 
     @property
     def attendance(self) -> Attendance:
@@ -72,11 +73,12 @@ class EtcdStore(ReplicatedStore):
 
     async def open(self) -> None:
         try:
-            await self._client.status(2 * self._options.commit_timeout_s)
+            await self._client.status(OPEN_TIMEOUT_S)
+            await self._client.get(self._marker_key)
         except StoreError as error:
             raise StoreError(
-                f"no etcd answers at {', '.join(self._options.endpoints)}: {error}. Check the endpoints, and that "
-                "a majority of the members runs"
+                f"no etcd answers at {', '.join(self._options.endpoints)}: {error}. Check the endpoints (etcd's client "
+                "port, in plain text and without users), and that a majority of the members runs"
             ) from error
         self._open = True
 
@@ -97,7 +99,11 @@ class EtcdStore(ReplicatedStore):
     async def campaign(self) -> Tenure:
         self._check_open()
         self._tenure = None
-        tenure = await self._election.campaign()
+        try:
+            tenure = await self._election.campaign()
+        except NoSpaceError:
+            await self._upkeep.end_alarm_without_leader()
+            raise
         # After the election, so that no earlier leader can change it any more.
         kv, _ = await self._client.get(self._marker_key)
         self._marker = kv.value if kv is not None else b""
@@ -118,6 +124,7 @@ class EtcdStore(ReplicatedStore):
             if tenure.ended.is_set():
                 raise FencedError(f"term {fence.term} has ended: {tenure.why}")
             await self._commit(checked, tenure)
+            self._recent.append((time.monotonic(), sum(map(op_bytes, checked))))
 
     async def _commit(self, ops: Sequence[Op], tenure: EtcdTenure) -> None:
         mine = secrets.token_bytes(MARKER_BYTES)
@@ -214,35 +221,22 @@ class EtcdStore(ReplicatedStore):
         self._check_open()
         return int((await self._client.status()).db_size)
 
-    async def space(self) -> tuple[SpaceLevel, str]:
+    async def space(self, pending_bytes: int = 0) -> Space:
         self._check_open()
-        status = await self._client.status()
-        quota = self._options.quota_bytes
-        text = (
-            f"etcd holds {status.db_size_in_use} bytes in a file of {status.db_size}, of a quota of {quota}"
-        )
-        if await self._client.has_nospace_alarm():
-            return SpaceLevel.FULL, f"etcd has raised its NOSPACE alarm: {text}"
-        if status.db_size_in_use >= quota * FULL_SHARE or status.db_size >= quota * FULL_FILE_SHARE:
-            return SpaceLevel.FULL, text
-        if status.db_size_in_use >= quota * TIGHT_SHARE:
-            return SpaceLevel.TIGHT, text
-        return SpaceLevel.NORMAL, text
-
-    async def trim(self) -> None:
-        period_s = self._options.compact_period_s
-        if not period_s:
-            return
         now = time.monotonic()
-        _, revision = await self._client.get(self._marker_key)
-        due = [at for when, at in self._trims if now - when >= period_s]
-        if due:
-            self._trims = [(when, at) for when, at in self._trims if now - when < period_s]
-            with contextlib.suppress(NoSpaceError):
-                await self._client.compact(due[-1])
-            log_event(logger, logging.DEBUG, "etcd_compacted", revision=due[-1])
-        if not self._trims or now - self._trims[-1][0] >= period_s / 4:
-            self._trims.append((now, revision))
+        while self._recent and now - self._recent[0][0] > SIZES_BEHIND_S:
+            self._recent.popleft()
+        pending_bytes += sum(size for _, size in self._recent)
+        slice_due = now - self._room_at >= SLICE_S
+        measured = space(await self._upkeep.usage(), self._level, pending_bytes, slice_due=slice_due)
+        if measured.upkeep_room_bytes:
+            self._room_at = now
+        self._level = measured.level
+        return measured
+
+    async def keep_up(self) -> None:
+        self._check_open()
+        await self._upkeep.keep_up(self._level)
 
     def _check_open(self) -> None:
         if not self._open:

@@ -31,6 +31,7 @@ MESSAGE_BYTES_MAX = 64 << 20
 # A member that has lost its leader refuses instead of keeping the stream silent.
 REQUIRE_LEADER = (("hasleader", "true"),)
 NOSPACE_ALARM = 1
+COMPACT_TIMEOUT_S = 60.0
 
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -86,8 +87,8 @@ class EtcdClient:
         return (reply.kvs[0] if reply.kvs else None), reply.header.revision
 
     async def pages(self, start: bytes, end: bytes, revision: int = 0) -> AsyncIterator[list[Any]]:
-        """The key-values of [start, end) in key order, in pages of about RANGE_PAGE_BYTES, all of one revision
-        (0: the newest). RevisionGoneError when that is dropped meanwhile."""
+        """The key-values of [start, end) in key order, in pages of about RANGE_PAGE_BYTES, all of one revision,
+        or, for 0, each as it is when it is read. RevisionGoneError when the revision is dropped meanwhile."""
         limit = RANGE_LIMIT_START
         while True:
             request = pb.RangeRequest(key=start, range_end=end, limit=limit, revision=revision)
@@ -98,7 +99,6 @@ class EtcdClient:
                     raise
                 limit = max(1, limit // 4)
                 continue
-            revision = revision or reply.header.revision
             size = 0
             page: list[Any] = []
             for kv in reply.kvs:
@@ -119,11 +119,21 @@ class EtcdClient:
         """A pb.TxnRequest. It may be sent several times: it must recognise what an earlier attempt has done."""
         return await self._unary("/etcdserverpb.KV/Txn", request, pb.TxnResponse, timeout_s)
 
+    async def delete(self, key: bytes) -> bool:
+        """Whether it was there. Taken by an etcd that is full, which a transaction is not. False also when the answer to an earlier
+        attempt was lost."""
+        request = pb.DeleteRangeRequest(key=key)
+        reply = await self._unary("/etcdserverpb.KV/DeleteRange", request, pb.DeleteRangeResponse)
+        return bool(reply.deleted)
+
     async def compact(self, revision: int) -> None:
-        """Drops revisions before `revision`."""
+        """Drops revisions before `revision`; their space is free on return."""
         with contextlib.suppress(RevisionGoneError):  # somebody else did
             await self._unary(
-                "/etcdserverpb.KV/Compact", pb.CompactionRequest(revision=revision), pb.CompactionResponse
+                "/etcdserverpb.KV/Compact",
+                pb.CompactionRequest(revision=revision, physical=True),
+                pb.CompactionResponse,
+                COMPACT_TIMEOUT_S,
             )
 
     # ---- leases --------------------------------------------------------------------------------------------
@@ -172,11 +182,45 @@ class EtcdClient:
             "/etcdserverpb.Maintenance/Status", pb.StatusRequest(), pb.StatusResponse, timeout_s
         )
 
-    async def has_nospace_alarm(self) -> bool:
+    async def nospace_alarms(self) -> list[int]:
+        """The members that have raised it."""
         reply = await self._unary("/etcdserverpb.Maintenance/Alarm", pb.AlarmRequest(), pb.AlarmResponse)
-        return any(member.alarm == NOSPACE_ALARM for member in reply.alarms)
+        return [each.member_id for each in reply.alarms if each.alarm == NOSPACE_ALARM]
+
+    async def disarm(self, member_id: int) -> None:
+        """Ends a member's NOSPACE alarm; it is raised again by the next write that finds no space."""
+        request = pb.AlarmRequest(action=pb.AlarmRequest.DEACTIVATE, member_id=member_id, alarm=NOSPACE_ALARM)
+        await self._unary("/etcdserverpb.Maintenance/Alarm", request, pb.AlarmResponse)
+
+    async def voters(self) -> set[int]:
+        """The members of the cluster that vote, whether they run or not."""
+        reply = await self._unary(
+            "/etcdserverpb.Cluster/MemberList", pb.MemberListRequest(), pb.MemberListResponse
+        )
+        return {member.id for member in reply.members if not member.is_learner}
+
+    async def status_of(self, endpoint: int) -> Any:
+        """pb.StatusResponse of the member at that endpoint, and of no other. StoreError when it does not answer."""
+        return await self._at(
+            endpoint, "/etcdserverpb.Maintenance/Status", pb.StatusRequest(), pb.StatusResponse, 1.0
+        )
+
+    async def defragment(self, endpoint: int, timeout_s: float) -> None:
+        """Of the member at that endpoint, which answers nothing meanwhile: other calls go elsewhere, where there is another."""
+        self.failed(endpoint)
+        await self._at(
+            endpoint,
+            "/etcdserverpb.Maintenance/Defragment",
+            pb.DefragmentRequest(),
+            pb.DefragmentResponse,
+            timeout_s,
+        )
 
     # ---- endpoints -----------------------------------------------------------------------------------------
+
+    @property
+    def endpoints(self) -> Sequence[str]:
+        return self._endpoints
 
     def open_watch(self) -> tuple[int, Any]:
         """(endpoint, a fresh bidirectional watch stream to it). For etcd_watch, which tells `failed` about it."""
@@ -186,6 +230,13 @@ class EtcdClient:
         """Calls go to another endpoint from now on, unless they do already."""
         if endpoint == self._current:
             self._current = (endpoint + 1) % len(self._endpoints)
+
+    async def _at(self, endpoint: int, method: str, request: Any, answer: Any, timeout_s: float) -> Any:
+        try:
+            return await self._method(method, endpoint, answer)(request, timeout=timeout_s)
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
+            what = method.rpartition("/")[2]
+            raise _as_store_error(what, self._endpoints[endpoint], error) from error
 
     async def _unary(self, method: str, request: Any, answer: Any, timeout_s: float | None = None) -> Any:
         async def attempt(at: int, attempt_s: float) -> Any:

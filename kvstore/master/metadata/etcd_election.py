@@ -35,12 +35,14 @@ class EtcdTenure(Tenure):
 
 
 class Election:
-    """`prefix`: keys <prefix>leader and <prefix>term are the election's own."""
+    """`prefix`: keys <prefix>leader and <prefix>term are the election's own. `also_put`: a key that is there once somebody was
+    elected."""
 
-    def __init__(self, client: EtcdClient, prefix: bytes, ttl_s: float) -> None:
+    def __init__(self, client: EtcdClient, prefix: bytes, ttl_s: float, also_put: bytes = b"") -> None:
         self._client = client
         self.leader_key = prefix + b"leader"
         self._term_key = prefix + b"term"
+        self._also_put = also_put
         self._ttl_s = ttl_s
         self._renewing: asyncio.Task[None] | None = None
         self._tenure: EtcdTenure | None = None
@@ -96,13 +98,13 @@ class Election:
             mod_revision=stored.mod_revision if stored is not None else 0,
         )
         leader = pb.PutRequest(key=self.leader_key, value=self.address.encode(), lease=lease_id)
+        puts = [leader, pb.PutRequest(key=self._term_key, value=_TERM.pack(term))]
+        if self._also_put:
+            puts.append(pb.PutRequest(key=self._also_put))
         reply = await self._client.txn(
             pb.TxnRequest(
                 compare=[vacant, unchanged],
-                success=[
-                    pb.RequestOp(request_put=leader),
-                    pb.RequestOp(request_put=pb.PutRequest(key=self._term_key, value=_TERM.pack(term))),
-                ],
+                success=[pb.RequestOp(request_put=put) for put in puts],
                 failure=[pb.RequestOp(request_range=pb.RangeRequest(key=self.leader_key))],
             )
         )

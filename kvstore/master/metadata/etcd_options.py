@@ -27,6 +27,8 @@ class EtcdOptions:
     quota_bytes: int = 2 << 30
     # Past revisions are dropped after so long; 0 leaves that to etcd's own auto-compaction.
     compact_period_s: float = 60.0
+    # The leader defragments etcd's members when that pays, at most so often; 0 leaves it to the operator.
+    defrag_period_s: float = 600.0
     commit_timeout_s: float = 5.0
 
     @property
@@ -38,6 +40,7 @@ _RANGES = {
     "ttl_s": (1.0, 60.0),
     "quota_bytes": (16 << 20, 1 << 40),
     "compact_period_s": (0.0, 86_400.0),
+    "defrag_period_s": (0.0, 86_400.0),
     "commit_timeout_s": (0.5, 60.0),
 }
 

@@ -30,6 +30,7 @@ from kvstore.master.metadata.store import (
     MetadataStore,
     Op,
     Put,
+    Space,
     SpaceLevel,
     checked_ops,
 )
@@ -119,9 +120,9 @@ class RocksdbStore(MetadataStore):
         except OSError as error:
             raise StoreError(f"metadata store in {self._path}: {error}") from error
 
-    async def space(self) -> tuple[SpaceLevel, str]:
+    async def space(self, pending_bytes: int = 0) -> Space:
         log, rocksdb = self._opened()
-        return SpaceLevel.NORMAL, log.trouble or rocksdb.trouble
+        return Space(SpaceLevel.NORMAL, log.trouble or rocksdb.trouble)
 
     async def close(self) -> None:
         """Waits for no disk that hangs."""

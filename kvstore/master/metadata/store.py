@@ -71,6 +71,17 @@ class SpaceLevel(IntEnum):
     FULL = 2  # write nothing but what frees space
 
 
+@dataclass(frozen=True, slots=True)
+class Space:
+    """How full a store is; `text` is what an operator should know. The rooms are what journals, and what frees space, may
+    write until it is measured again; None: no bound."""
+
+    level: SpaceLevel = SpaceLevel.NORMAL
+    text: str = ""
+    journal_room_bytes: int | None = None
+    upkeep_room_bytes: int | None = None
+
+
 def op_bytes(op: Op) -> int:
     if isinstance(op, Put):
         return OP_OVERHEAD_BYTES + len(op.key) + len(op.value)
@@ -173,12 +184,12 @@ class MetadataStore(ABC):
     async def size_bytes(self) -> int:
         """What the store occupies, for watching its growth."""
 
-    async def space(self) -> tuple[SpaceLevel, str]:
-        """(level, what an operator should know)"""
-        return SpaceLevel.NORMAL, ""
+    async def space(self, pending_bytes: int = 0) -> Space:
+        """`pending_bytes`: what is on its way into the store."""
+        return Space()
 
-    async def trim(self) -> None:
-        """Housekeeping; the writer calls it every few seconds."""
+    async def keep_up(self) -> None:
+        """Housekeeping, which may take long; the writer calls it again and again, a few seconds after it has returned."""
         return
 
     @abstractmethod

@@ -73,12 +73,14 @@ class InventoryStored:
 
 
 @dataclass(frozen=True, slots=True)
-class CompactionStored:
+class LogRewriteStored:
+    """A step of a compaction: records with `entries_before` became one with `entries_after`."""
+
     segment_id: bytes
     log: int
-    generation: int
-    entries: int
+    run: int
     entries_before: int
+    entries_after: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ Change = (
     | JournalStored
     | InventoryChunkStored
     | InventoryStored
-    | CompactionStored
+    | LogRewriteStored
     | NamespaceStored
     | NamespaceRemoved
 )
@@ -110,5 +112,5 @@ SegmentChange = (
     | JournalStored
     | InventoryChunkStored
     | InventoryStored
-    | CompactionStored
+    | LogRewriteStored
 )

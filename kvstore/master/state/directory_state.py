@@ -16,10 +16,11 @@ from kvstore.master.state.barriers import Barriers
 from kvstore.master.state.draining import Draining
 from kvstore.master.state.effects import BroadcastMap, Effect, Report
 from kvstore.master.state.layout import ClusterRecord, NamespaceRecord, SegmentRecord
+from kvstore.master.state.log_compaction import LogLimits
 from kvstore.master.state.membership import Membership, MembershipLimits
 from kvstore.master.state.namespaces import Namespaces
 from kvstore.master.state.segment_indexes import SegmentIndexes
-from kvstore.master.state.segment_logs import LogLimits, SegmentLogs
+from kvstore.master.state.segment_logs import SegmentLogs
 from kvstore.master.state.segment_table import SegmentTable
 from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import MapRecord, SegmentState
@@ -156,10 +157,12 @@ class DirectoryState:
                 return []
             case ev.DrainRequested():
                 return self.draining.request(now, event)
-            case ev.CompactionWritten():
-                return self.logs.compaction_written(event)
+            case ev.LogRewritten():
+                return self.logs.log_rewritten(event)
+            case ev.CompactionEnded():
+                return self.logs.compaction.ended(now, event)
             case ev.CompactionFailed():
-                return self.logs.compaction_failed(now, event)
+                return self.logs.compaction.failed(now, event)
             case ev.SpaceMeasured():
                 return self.logs.space_measured(now, event)
             case ev.CommitStalled():
@@ -198,8 +201,8 @@ class DirectoryState:
                 return self.logs.inventory_chunk_stored(change)
             case ch.InventoryStored():
                 return self.logs.inventory_stored(change)
-            case ch.CompactionStored():
-                return self.logs.compaction_stored(change)
+            case ch.LogRewriteStored():
+                return self.logs.compaction.stored(change, self.logs.current(change))
             case ch.NamespaceStored():
                 return self.namespaces.stored(change)
             case ch.NamespaceRemoved():
@@ -228,4 +231,4 @@ class DirectoryState:
             case ch.DrainStored():
                 return failed + self.draining.store_failed(now, change, event.error)
             case _:
-                return failed + self.logs.store_failed(change)
+                return failed + self.logs.store_failed(now, change)

@@ -9,6 +9,7 @@ from typing import Any
 
 from kvstore.master.metadata.store import Op
 from kvstore.master.state.changes import Change
+from kvstore.master.state.layout import Snapshot
 from kvstore_client.protocol import Status
 
 
@@ -100,13 +101,27 @@ class SweepIndex:
 
 @dataclass(frozen=True, slots=True)
 class CompactLog:
-    """Rewrite a segment's log up to through_seq as snapshot chunks of `generation`."""
+    """Rewrite a segment's log up to through_seq with what is alive in it (`log_rewrite`), and tell of each step
+    (LogRewritten) and of the end; no hurry."""
 
     segment_id: bytes
-    generation: int
-    snapshot_generation: int
-    snapshot_chunks: int
+    run: int
+    segment_index: int
+    snapshot: Snapshot
     through_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionStepStored:
+    """A step is durable, or will never be: the next one may be told."""
+
+    segment_id: bytes
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureSpace:
+    """Much was written since the store was last measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,5 +148,7 @@ Effect = (
     | RequestRefused
     | SweepIndex
     | CompactLog
+    | CompactionStepStored
+    | MeasureSpace
     | Report
 )

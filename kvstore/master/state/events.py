@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvstore.master.metadata.store import SpaceLevel
+from kvstore.master.metadata.store import Op, SpaceLevel
 from kvstore.master.state.changes import Change, Registration
 
 
@@ -91,30 +91,40 @@ class NamespacesRetired:
 
 
 @dataclass(frozen=True, slots=True)
-class CompactionWritten:
-    """The snapshot chunks of a compaction are durable; it takes effect once the segment's record names
-    them."""
+class LogRewritten:
+    """A step of a compaction is to be stored: `ops` replace records by what is alive of them."""
 
     segment_id: bytes
-    generation: int
-    through_seq: int
-    chunks: int
-    entries: int
-    records_lost: int
+    run: int
+    ops: tuple[Op, ...]
+    entries_before: int
+    entries_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionEnded:
+    """All steps of it were told, or a record was found damaged."""
+
+    segment_id: bytes
+    run: int
+    damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionFailed:
     segment_id: bytes
-    generation: int
+    run: int
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceMeasured:
-    """How full the metadata store is; `text` is for the operator."""
+    """How full the metadata store is; `text` is for the operator. The rooms are what journals, and what frees space, may
+    write until it is measured again; None: no bound."""
 
     level: SpaceLevel
     text: str
+    journal_room_bytes: int | None = None
+    upkeep_room_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +169,8 @@ Event = (
     | NamespaceBumped
     | NamespaceForgotten
     | NamespacesRetired
-    | CompactionWritten
+    | LogRewritten
+    | CompactionEnded
     | CompactionFailed
     | SpaceMeasured
     | Committed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kvstore.master.metadata.store import SpaceLevel
 from kvstore.master.state.directory_state import DirectoryState
 from kvstore.master.state.events import HeartbeatReceived
 from kvstore.master.state.placement import Candidate, PlacementPolicy
@@ -40,7 +39,7 @@ class Placer:
             candidate.evicted_at = segment.evicted_at
 
     def _placeable(self) -> list[Candidate]:
-        if self._state.logs.space is SpaceLevel.FULL:
+        if not self._state.logs.space.takes_journal:
             return []  # what is put now would not become durable
         if self._version != self._state.membership_version:
             self._version = self._state.membership_version

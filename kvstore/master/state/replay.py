@@ -7,7 +7,7 @@ holds and nothing else: it is reported, and its segment is marked damaged.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvstore.common.errors import CorruptRecordError, StoreError
 from kvstore.common.identity import identity_hash, namespace_id
@@ -16,7 +16,8 @@ from kvstore.master.state import layout
 from kvstore.master.state.directory_state import RecoveredSegment
 from kvstore.master.state.journal_entries import apply_entries
 from kvstore.master.state.layout import ClusterRecord, LogKey, NamespaceRecord, SegmentRecord
-from kvstore.master.state.records import Record, RecordKind
+from kvstore.master.state.log_sizes import LogSizes
+from kvstore.master.state.records import Record, RecordKind, decode_journal
 from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol.journal import count_entries, skip_entries
 
@@ -41,7 +42,7 @@ class SegmentLog:
     durable_seq: int
     next_generation: int
     chunks_seen: int = 0
-    logged_entries: int = 0
+    sizes: LogSizes = field(default_factory=LogSizes)
     damaged: bool = False
 
     @property
@@ -64,6 +65,8 @@ class Replay:
         self.current: dict[bytes, NamespaceRecord] = {}  # by id
         self.lost_namespaces: set[bytes] = set()  # keys of records that can't be read
         self.leftovers: list[Op] = []  # removes what no record stands for any more
+        # Segments whose log has been replaced and is to be read again. Until that is done their pages are those of before.
+        self.to_reload: set[bytes] = set()
 
     # ---- all records of one moment: cluster, namespaces and segments before logs -----------------------------
 
@@ -113,10 +116,8 @@ class Replay:
 
     def load_log(self, page: list[tuple[bytes, bytes]]) -> None:
         for key, value in page:
-            try:
-                at = layout.parse_log_key(key)
-            except CorruptRecordError as error:
-                self._corrupt("log key", key, error)
+            at = self._log_key(key)
+            if at is None:
                 self.leftovers.append(Delete(key))
                 continue
             log = self.logs.get(at.segment_id)
@@ -132,15 +133,14 @@ class Replay:
 
     # ---- changes since then ----------------------------------------------------------------------------------
 
-    def follow(self, change: KeyUpdate) -> bytes | None:
-        """Applies one change. A segment id is returned when that segment's log has been replaced by a snapshot: it is to be read
-        again (`begin_reload` ...), as it was at the revision of the change."""
+    def follow(self, change: KeyUpdate) -> None:
+        """Applies one change. Segments whose log has been replaced by a snapshot are in `to_reload` then."""
         key, value = change.key, change.value
         if key.startswith(layout.LOGS_PREFIX):
             if value is not None:  # what is deleted has been replaced, or its segment goes with it
                 self._follow_log(key, value)
         elif key.startswith(layout.SEGMENTS_PREFIX):
-            return self._follow_segment(key, value)
+            self._follow_segment(key, value)
         elif key.startswith(layout.NAMESPACES_PREFIX):
             if value is not None:
                 self.load_namespace(key, value)
@@ -149,49 +149,63 @@ class Replay:
                 self._forget_namespace(key)
         elif key == layout.CLUSTER_KEY:
             self.load_cluster(value)
-        return None
 
     def _follow_log(self, key: bytes, value: bytes) -> None:
-        try:
-            at = layout.parse_log_key(key)
-        except CorruptRecordError as error:
-            self._corrupt("log key", key, error)
-            return
-        log = self.logs.get(at.segment_id)
-        if log is not None:
-            self._load_record(log, at, key, value)
+        at = self._log_key(key)
+        log = None if at is None else self.logs.get(at.segment_id)
+        # What is to be read again will be read from a moment after this change.
+        if at is not None and log is not None and at.segment_id not in self.to_reload:
+            self._load_record(log, at, key, value, follow=True)
 
-    def _follow_segment(self, key: bytes, value: bytes | None) -> bytes | None:
+    def _follow_segment(self, key: bytes, value: bytes | None) -> None:
         segment_id = key[len(layout.SEGMENTS_PREFIX) :]
         log = self.logs.get(segment_id)
         record = None if value is None else self._segment_record(key, value)
         if record is None:
+            self.to_reload.discard(segment_id)
             if log is not None:
                 del self.logs[segment_id]
                 self.index.drop_segment(log.index)
-            return None
+            return
         if log is None or log.record.endpoint.pool_id != record.endpoint.pool_id or log.index != record.index:
             if log is not None:
                 self.index.drop_segment(log.index)
+            self.to_reload.discard(segment_id)
             self.logs[segment_id] = SegmentLog.unread(record)
-            return segment_id if record.snapshot.generation else None
-        replaced = log.record.snapshot.generation != record.snapshot.generation
+            if record.snapshot.generation:
+                self.to_reload.add(segment_id)
+            return
+        if log.record.snapshot.generation != record.snapshot.generation:
+            self.to_reload.add(segment_id)
         log.record = record
-        return segment_id if replaced else None
 
-    def begin_reload(self, segment_id: bytes) -> None:
+    # Reading a log again, as it is at one moment not before the last change that was followed. It may be begun anew; changes up
+    # to that moment, which are followed later, are recognised by their numbers.
+
+    def begin_reload(self, segment_id: bytes, record: bytes | None) -> SegmentLog | None:
+        """`record`: that of the segment at that moment. None when it is of another log than the last that was followed: then there
+        are changes to follow first."""
         log = self.logs[segment_id]
+        try:
+            if record is None or SegmentRecord.decode(segment_id, record).snapshot != log.record.snapshot:
+                return None
+        except CorruptRecordError:
+            return None
         fresh = SegmentLog.unread(log.record)
         fresh.next_generation = max(fresh.next_generation, log.next_generation)
-        self.logs[segment_id] = fresh
         self.index.begin_inventory(log.index)
+        return fresh
 
-    def reload_log(self, page: list[tuple[bytes, bytes]]) -> None:
+    def reload_log(self, fresh: SegmentLog, page: list[tuple[bytes, bytes]]) -> None:
         for key, value in page:
-            self._follow_log(key, value)
+            at = self._log_key(key)
+            if at is not None:
+                self._load_record(fresh, at, key, value)
 
-    def end_reload(self, segment_id: bytes) -> None:
-        self.index.end_inventory(self.logs[segment_id].index)
+    def end_reload(self, segment_id: bytes, fresh: SegmentLog) -> None:
+        self.index.end_inventory(fresh.index)
+        self.logs[segment_id] = fresh
+        self.to_reload.discard(segment_id)
 
     # ---- result ----------------------------------------------------------------------------------------------
 
@@ -202,7 +216,7 @@ class Replay:
                 segment_id,
                 log.record,
                 log.durable_seq,
-                log.logged_entries,
+                log.sizes.total,
                 log.next_generation,
                 log.damaged or log.chunks_seen != log.record.snapshot.chunks,
             )
@@ -221,10 +235,20 @@ class Replay:
             return None
         return record
 
-    def _load_record(self, log: SegmentLog, at: LogKey, key: bytes, value: bytes) -> None:
+    def _log_key(self, key: bytes) -> LogKey | None:
+        try:
+            return layout.parse_log_key(key)
+        except CorruptRecordError as error:
+            self._corrupt("log key", key, error)
+            return None
+
+    def _load_record(
+        self, log: SegmentLog, at: LogKey, key: bytes, value: bytes, *, follow: bool = False
+    ) -> None:
+        """`follow`: it has just been written, and all that was written before it has been read."""
         try:
             if at.first_seq is None:
-                self._load_chunk(log, at, key, value)
+                self._load_chunk(log, at, key, value, follow=follow)
             else:
                 self._load_journal(log, at.first_seq, key, value)
         except (CorruptRecordError, ValueError) as error:
@@ -235,34 +259,31 @@ class Replay:
     def _is_current(log: SegmentLog, at: LogKey) -> bool:
         return at.generation == log.record.snapshot.generation and at.chunk < log.record.snapshot.chunks
 
-    def _load_chunk(self, log: SegmentLog, at: LogKey, key: bytes, value: bytes) -> None:
+    def _load_chunk(self, log: SegmentLog, at: LogKey, key: bytes, value: bytes, *, follow: bool) -> None:
         log.next_generation = max(log.next_generation, at.generation + 1)
         if not self._is_current(log, at):
             return
-        log.chunks_seen += 1
         record = Record.decode(value, RecordKind.SNAPSHOT)
-        log.logged_entries += count_entries(record.body)
+        log.sizes.chunk(at.chunk, count_entries(record.body))
+        if follow:
+            return  # rewritten by a compaction: it says nothing new
+        log.chunks_seen += 1
         self._apply(log, key, record.body, numbered=False)
 
     def _load_journal(self, log: SegmentLog, first_seq: int, key: bytes, value: bytes) -> None:
-        record = Record.decode(value, RecordKind.JOURNAL)
-        entries = count_entries(record.body)
-        if record.first_seq != first_seq or record.last_seq - record.first_seq + 1 != entries:
-            raise CorruptRecordError(
-                f"record counts {record.first_seq} to {record.last_seq}, "
-                f"has {entries} entries, lies at {first_seq}"
-            )
-        log.logged_entries += entries
+        record = decode_journal(value, first_seq)
+        log.sizes.journal(record.first_seq, record.last_seq, count_entries(record.body))
         if record.last_seq <= log.durable_seq:
-            return
+            return  # rewritten by a compaction, or read before
+        numbered = record.kind is RecordKind.JOURNAL
+        skip = 0
         if record.first_seq > log.durable_seq + 1:
             # The record before it was lost: what is here still counts, the segment's inventory will bring
             # the rest.
             log.damaged = True
-            skip = 0
-        else:
+        elif numbered:
             skip = log.durable_seq + 1 - record.first_seq
-        self._apply(log, key, skip_entries(record.body, skip), numbered=True)
+        self._apply(log, key, skip_entries(record.body, skip), numbered=numbered)
         log.durable_seq = record.last_seq
 
     def _apply(self, log: SegmentLog, key: bytes, groups: bytes, *, numbered: bool) -> None:

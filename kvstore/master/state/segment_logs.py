@@ -1,97 +1,90 @@
-"""The durable log of each segment: journal, inventory, compaction. Part of the state machine; does no IO.
+"""The durable log of each segment: journal and inventory. Part of the state machine; does no IO.
 
 Entries reach the index only when their record is durable. A journal is taken in order: what is already there
 is skipped, a gap means that the master has missed something and asks for the whole inventory. The inventory
-becomes a snapshot that replaces the log before it; so does a compaction, which rewrites a log that has grown
-far beyond what is alive in it.
+becomes a snapshot that replaces the log before it. A log that has grown far beyond what is alive in it is
+rewritten in place (`log_compaction`).
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from kvstore.master.metadata.store import Put, SpaceLevel
 from kvstore.master.state import layout
 from kvstore.master.state.changes import (
-    CompactionStored,
     InventoryChunkStored,
     InventoryStored,
     JournalStored,
+    LogRewriteStored,
     SegmentChange,
 )
 from kvstore.master.state.effects import (
     AckJournal,
     CloseSession,
     Commit,
-    CompactLog,
     Effect,
+    MeasureSpace,
     RefuseEntries,
     Report,
     RequestInventory,
     SweepIndex,
 )
 from kvstore.master.state.events import (
-    CompactionFailed,
-    CompactionWritten,
     InventoryReceived,
     JournalReceived,
+    LogRewritten,
     SpaceMeasured,
 )
 from kvstore.master.state.journal_entries import StagedRecord, staged_inventory, staged_journal
 from kvstore.master.state.layout import Snapshot
-from kvstore.master.state.segment_table import CompactionProgress, InventoryProgress, Segment, SegmentTable
+from kvstore.master.state.log_compaction import LogCompaction, LogLimits
+from kvstore.master.state.log_rewrite import RECORD_ENTRIES_MAX
+from kvstore.master.state.segment_table import InventoryProgress, Segment, SegmentTable
+from kvstore.master.state.store_space import StoreSpace
 from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import OBJECT_BYTES_MAX, SegmentState, Status, WireError
 
-RECORD_ENTRIES_MAX = 16_384  # at most 36 bytes each (a group of its own): well under the 1 MiB of a commit
 INVENTORY_CHUNKS_MAX = 65_536
-COMPACTION_RETRY_S = 30.0  # after one that failed, so that a store in trouble is not read again and again
 SEQ_MAX = 1 << 62  # beyond what a segment can count to; keys hold 64 bits
-
-
-@dataclass(frozen=True)
-class LogLimits:
-    """A log is compacted when it holds compaction_factor times its live entries and compaction_floor entries
-    more."""
-
-    compaction_factor: float = 2.0
-    compaction_floor_entries: int = 65_536
-    # The same while the store is tight.
-    tight_compaction_factor: float = 1.1
-    tight_compaction_floor_entries: int = 1024
 
 
 class SegmentLogs:
     def __init__(self, table: SegmentTable, index: DirectoryIndex, limits: LogLimits) -> None:
         self._table = table
         self._index = index
-        self._limits = limits
-        self.space = SpaceLevel.NORMAL
+        self.space = StoreSpace()
+        self.compaction = LogCompaction(table, index, limits, self.space)
 
     # ---- space -----------------------------------------------------------------------------------------------
 
     def space_measured(self, now: float, event: SpaceMeasured) -> list[Effect]:
         """A tight store has its logs compacted early; a full one takes no journal until there is space again."""
-        old, self.space = self.space, event.level
+        old = self.space.level
+        self.space.measured(event)
         effects: list[Effect] = []
         if event.level is not old:
             level = logging.INFO if event.level is SpaceLevel.NORMAL else logging.ERROR
             effects.append(Report(f"metadata_space_{event.level.name.lower()}", {"why": event.text}, level))
         for segment in self._table:
-            if event.level is not SpaceLevel.FULL and segment.held_back and segment.session is not None:
+            if self.space.takes_journal and segment.held_back and segment.session is not None:
                 text = "the metadata store has space again: attach again"
                 effects.append(CloseSession(segment.session, Status.UNAVAILABLE, text))
-            if event.level is not SpaceLevel.NORMAL:
-                effects += self._maybe_compact(now, segment)
-        return effects
+        return effects + self.compaction.begin_next(now)
 
     def _hold_back(self, segment: Segment) -> bool:
         """Whether what the segment sends is not taken now. It hears nothing of it, and waits."""
-        if self.space is SpaceLevel.FULL:
+        if not self.space.takes_journal:
             segment.held_back = True
             segment.inventory = None
         return segment.held_back
+
+    def _write(self, commits: Sequence[Commit]) -> list[Effect]:
+        """Counts them against the room that there is."""
+        due = [self.space.wrote(commit.ops) for commit in commits]
+        return [*commits, *([MeasureSpace()] if any(due) else [])]
 
     # ---- journal -------------------------------------------------------------------------------------------
 
@@ -130,14 +123,15 @@ class SegmentLogs:
             }
             return [RequestInventory(event.session), Report("journal_gap", gap)]
         effects = self._refuse_entries(segment, event.last_seq, staged.refused)
+        commits = []
         for count, groups, record in staged.records:
             first, last = segment.accepted_seq + 1, segment.accepted_seq + count
             change = JournalStored(segment.segment_id, segment.log, last, count, groups)
-            effects.append(Commit((Put(layout.journal_key(segment.segment_id, first), record),), change))
+            commits.append(Commit((Put(layout.journal_key(segment.segment_id, first), record),), change))
             segment.accepted_seq = last
         assert segment.accepted_seq == event.last_seq
         segment.stream_seq = event.last_seq
-        return effects
+        return effects + self._write(commits)
 
     def journal_stored(self, now: float, change: JournalStored) -> list[Effect]:
         segment = self.current(change)
@@ -146,7 +140,7 @@ class SegmentLogs:
         self._index.apply(segment.index, change.groups)
         segment.durable_seq = change.last_seq
         segment.logged_entries += change.entries
-        return self._ack(segment) + self._maybe_compact(now, segment)
+        return self._ack(segment) + self.compaction.consider(now, segment)
 
     # ---- inventory -----------------------------------------------------------------------------------------
 
@@ -186,41 +180,26 @@ class SegmentLogs:
             change = InventoryChunkStored(
                 segment.segment_id, segment.log, progress.generation, progress.chunks, count, groups
             )
-            effects.append(Commit((Put(key, record),), change))
+            effects += self._write([Commit((Put(key, record),), change)])
             progress.chunks += 1
             progress.entries += count
         if event.last:
             segment.awaiting_inventory = False
             segment.inventory = None
             segment.accepted_seq = segment.stream_seq = event.last_seq
-            effects.append(
-                self._replace_snapshot(
-                    segment,
-                    progress.generation,
-                    event.last_seq,
-                    progress.chunks,
-                    None,
-                    InventoryStored(segment.segment_id, segment.log, progress.generation, event.last_seq),
-                )
-            )
+            effects.append(self._replace_log(segment, progress))
         return effects
 
-    def _replace_snapshot(
-        self,
-        segment: Segment,
-        generation: int,
-        seq: int,
-        chunks: int,
-        journal_end: int | None,
-        change: InventoryStored | CompactionStored,
-    ) -> Commit:
+    def _replace_log(self, segment: Segment, progress: InventoryProgress) -> Commit:
         """The record names the new snapshot and the log before it goes, in one commit."""
-        segment.record = replace(segment.record, snapshot=Snapshot(generation, seq, chunks))
+        snapshot = Snapshot(progress.generation, progress.last_seq, progress.chunks)
+        segment.record = replace(segment.record, snapshot=snapshot)
         ops = (
             Put(layout.segment_key(segment.segment_id), segment.record.encode()),
-            layout.journal_before(segment.segment_id, journal_end),
-            layout.snapshots_before(segment.segment_id, generation),
+            layout.journal_before(segment.segment_id, None),
+            layout.snapshots_before(segment.segment_id, progress.generation),
         )
+        change = InventoryStored(segment.segment_id, segment.log, progress.generation, progress.last_seq)
         return Commit(ops, change)
 
     def inventory_chunk_stored(self, change: InventoryChunkStored) -> list[Effect]:
@@ -259,89 +238,21 @@ class SegmentLogs:
 
     # ---- compaction ----------------------------------------------------------------------------------------
 
-    def _maybe_compact(self, now: float, segment: Segment) -> list[Effect]:
-        live, _ = self._index.segment_usage(segment.index)
-        limits = self._limits
-        if self.space is SpaceLevel.NORMAL:
-            bound = live * limits.compaction_factor + limits.compaction_floor_entries
-        else:
-            bound = live * limits.tight_compaction_factor + limits.tight_compaction_floor_entries
-        busy = segment.compaction is not None or segment.inventory is not None or segment.awaiting_inventory
-        # A damaged log can't be made whole by rewriting it: the inventory will replace it.
-        if segment.logged_entries <= bound or busy or segment.damaged or now < segment.compaction_after:
-            return []
-        segment.compaction = CompactionProgress(segment.next_generation, segment.logged_entries)
-        segment.next_generation += 1
-        return [
-            CompactLog(
-                segment.segment_id,
-                segment.compaction.generation,
-                segment.record.snapshot.generation,
-                segment.record.snapshot.chunks,
-                segment.durable_seq,
-            )
-        ]
-
-    def compaction_written(self, event: CompactionWritten) -> list[Effect]:
-        segment = self._compacting(event.segment_id, event.generation)
-        if segment is None:
-            return []
-        progress, segment.compaction = segment.compaction, None
-        assert progress is not None
-        effects: list[Effect] = []
-        if event.records_lost:
-            lost = {"segment_id": segment.segment_id, "records": event.records_lost}
-            effects.append(Report("record_corrupt", lost, logging.ERROR))
-            segment.damaged = True
-            if segment.session is not None and segment.registered:
-                segment.awaiting_inventory = True
-                effects.append(RequestInventory(segment.session))
-            return effects
-        change = CompactionStored(
-            segment.segment_id, segment.log, event.generation, event.entries, progress.logged_entries
-        )
-        return [
-            self._replace_snapshot(
-                segment, event.generation, event.through_seq, event.chunks, event.through_seq + 1, change
-            )
-        ]
-
-    def compaction_failed(self, now: float, event: CompactionFailed) -> list[Effect]:
-        segment = self._compacting(event.segment_id, event.generation)
-        if segment is not None:
-            segment.compaction = None
-            segment.compaction_after = now + COMPACTION_RETRY_S
-        return []
-
-    def _compacting(self, segment_id: bytes, generation: int) -> Segment | None:
-        """The segment, if it still waits for this compaction."""
-        segment = self._table.get(segment_id)
-        if segment is None or segment.compaction is None or segment.compaction.generation != generation:
-            return None
-        return segment
-
-    def compaction_stored(self, change: CompactionStored) -> list[Effect]:
-        segment = self.current(change)
-        if segment is None or segment.record.snapshot.generation != change.generation:
-            return []
-        segment.durable_snapshot = segment.record.snapshot
-        before = segment.logged_entries
-        # What was journalled while the snapshot was being written is still in the log.
-        segment.logged_entries = change.entries + before - change.entries_before
-        done = {"segment_id": segment.segment_id, "before": before, "after": segment.logged_entries}
-        return [Report("log_compacted", done, logging.INFO)]
+    def log_rewritten(self, event: LogRewritten) -> list[Effect]:
+        return self._write(self.compaction.rewritten(event))
 
     # ---- failure -------------------------------------------------------------------------------------------
 
-    def store_failed(self, change: SegmentChange) -> list[Effect]:
+    def store_failed(self, now: float, change: SegmentChange) -> list[Effect]:
         """A write of this segment's log has an unknown outcome: start again from what is known to be
         durable."""
         segment = self.current(change)
         if segment is None:
             return []
+        if isinstance(change, LogRewriteStored):
+            return self.compaction.store_failed(now, change, segment)
         segment.accepted_seq = segment.durable_seq
-        segment.compaction = None
-        if isinstance(change, InventoryChunkStored | InventoryStored | CompactionStored):
+        if isinstance(change, InventoryChunkStored | InventoryStored):
             segment.damaged = True
             # Whatever is stored of the segment from now on must not name a snapshot that may not be there.
             segment.record = replace(segment.record, snapshot=segment.durable_snapshot)

@@ -22,10 +22,12 @@ class InventoryProgress:
     entries: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CompactionProgress:
-    generation: int
+    run: int  # its number
     logged_entries: int  # when it began
+    commits_pending: int = 0
+    ended: bool = False  # all of it is submitted
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ class Segment:
     inventory: InventoryProgress | None = None
     compaction: CompactionProgress | None = None
     compaction_after: float = 0.0  # not before; after one that failed
+    compaction_failures: int = 0  # since the last that did not
     replaces: tuple[int, ...] = ()  # indexes that durable records name until this one's does its own
     removed: bool = False  # that it is gone is durable
     challenger: str = ""  # address of another segment that came with the same id, and was refused
@@ -143,8 +146,7 @@ class SegmentTable:
         self.forget(segment_id)
         segment = Segment(segment_id, record, self._next_log)
         if old is not None:
-            # A compaction of the old log may still be writing chunks of its generation: never use that one
-            # again.
+            # An inventory that was given up may have left chunks of its generation: never use that one again.
             segment.next_generation = old.next_generation
             segment.replaces = old.replaces if old.removed else (*old.replaces, old.index)
         self._next_log += 1

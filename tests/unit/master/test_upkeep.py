@@ -9,7 +9,6 @@ import random
 import pytest
 
 from kvstore.common.errors import KvstoreError, StoreError
-from kvstore.master import directory as directory_module
 from kvstore.master.directory import Directory
 from kvstore.master.metadata.memory import MemoryStore
 from kvstore.master.metrics import MasterMetrics
@@ -17,6 +16,7 @@ from kvstore.master.recovery import corruption_reporter, recover
 from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
 from kvstore.master.state.directory_state import StateLimits
+from kvstore.master.state.layout import Snapshot
 from kvstore.master.state.placement import POLICIES
 from support.master_peers import until
 
@@ -40,14 +40,14 @@ async def test_a_compaction_that_fails_is_told_and_ends_nothing(
         on_failed=failures.append,
     )
 
-    async def fails(*_: object) -> ev.CompactionWritten:
+    async def fails(*_: object) -> ev.CompactionEnded:
         raise error
 
     handled: list[ev.Event] = []
-    monkeypatch.setattr(directory_module, "compact", fails)
+    monkeypatch.setattr(directory._compactor, "compact", fails)
     monkeypatch.setattr(directory, "handle", handled.append)
     directory.start()
-    directory._perform(ef.CompactLog(b"s" * 16, 3, 0, 0, 10))
+    directory._perform(ef.CompactLog(b"s" * 16, 3, 0, Snapshot(), 10))
     # The state machine waits before it orders the next.
     await until(lambda: ev.CompactionFailed(b"s" * 16, 3) in handled, "the state machine to hear of it")
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Journal, inventory and compaction in the master's state machine, on a store whose commits the test
+"""Journal and inventory in the master's state machine, on a store whose commits the test
 controls."""
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
 from kvstore.master.state import segment_logs
 from kvstore.master.state.directory_state import StateLimits
-from kvstore.master.state.segment_logs import COMPACTION_RETRY_S, RECORD_ENTRIES_MAX, SEQ_MAX, LogLimits
+from kvstore.master.state.log_compaction import LogLimits
+from kvstore.master.state.segment_logs import RECORD_ENTRIES_MAX, SEQ_MAX
 from kvstore_client.protocol import OBJECT_BYTES_MAX, SegmentState, Status
 from support.state_rig import ModelSegment, StateRig, attach, directory_content, fingerprint
 
@@ -345,84 +346,6 @@ async def test_journals_of_a_segment_that_left_or_was_never_accepted_are_not_tak
     assert rig.segment(model.segment_id).state is SegmentState.GONE
 
 
-async def test_a_log_full_of_dead_entries_is_compacted(model: ModelSegment) -> None:
-    from kvstore.common.core_tasks import CoreTasks
-    from kvstore.master.committer import Committer
-    from kvstore.master.compaction import compact
-
-    failed: list[Exception] = []
-    limits = StateLimits(log=LogLimits(compaction_factor=2.0, compaction_floor_entries=50))
-    rig = await StateRig(limits).start()
-    await attach(rig, model, 1)
-    seq = 0
-    while not (orders := rig.take(ef.CompactLog)):
-        model.add(*range(20), length=seq)
-        rig.feed(model.batch(1, seq + 1))
-        seq = model.last_seq
-        await rig.commit()
-        assert seq < 500
-    (order,) = orders
-    assert rig.segment(model.segment_id).logged_entries > 2 * 20 + 50
-    committer = Committer(
-        rig.store,
-        rig.fence,
-        on_done=lambda change: None,
-        on_failed=lambda change, error: None,
-        on_commit=lambda seconds, count: None,
-        on_stalled=lambda error, stalled_s: None,
-        on_fenced=lambda error: None,
-    )
-    committer.start(CoreTasks(failed.append))
-    written = await compact(rig.store, committer, order)
-    # The journal goes on meanwhile.
-    model.remove(0, 1)
-    rig.feed(model.batch(1, seq + 1))
-    await rig.commit()
-    rig.feed(written)
-    await rig.commit()
-    assert rig.segment(model.segment_id).logged_entries == 20 + 2
-    assert "log_compacted" in rig.reports()
-    keys = [key async for page in rig.store.scan(b"l/") for key, _ in page]
-    assert len(keys) == 2  # one chunk, one journal record
-    await rig.restart()
-    assert directory_content(rig, model) == model.content()
-    assert rig.segment(model.segment_id).logged_entries == 22
-    await committer.stop()
-
-
-async def test_an_inventory_makes_a_running_compaction_void(model: ModelSegment) -> None:
-    limits = StateLimits(log=LogLimits(compaction_factor=1.1, compaction_floor_entries=1))
-    rig = await StateRig(limits).start()
-    await attach(rig, model, 1)
-    model.add(1, 1, 1, 1)
-    rig.feed(model.batch(1, 1))
-    await rig.commit()
-    (order,) = rig.take(ef.CompactLog)
-    for chunk in model.inventory(1):
-        rig.feed(chunk)
-    await rig.commit()
-    rig.feed(ev.CompactionWritten(model.segment_id, order.generation, order.through_seq, 1, 1, 0))
-    assert not rig.pending
-    await rig.restart()
-    assert directory_content(rig, model) == model.content()
-
-
-async def test_a_compaction_that_finds_a_lost_record_asks_for_the_inventory_instead(
-    model: ModelSegment,
-) -> None:
-    limits = StateLimits(log=LogLimits(compaction_factor=1.1, compaction_floor_entries=1))
-    rig = await StateRig(limits).start()
-    await attach(rig, model, 1)
-    model.add(1, 1, 1, 1)
-    rig.feed(model.batch(1, 1))
-    await rig.commit()
-    (order,) = rig.take(ef.CompactLog)
-    rig.feed(ev.CompactionWritten(model.segment_id, order.generation, order.through_seq, 1, 1, 1))
-    assert rig.take(ef.RequestInventory) == [ef.RequestInventory(1)]
-    assert not rig.pending
-    assert directory_content(rig, model) == model.content()
-
-
 @pytest.mark.parametrize("seed", range(12))
 async def test_whatever_happens_the_directory_holds_what_was_acked(seed: int) -> None:
     """Random journals, overlaps, gaps, failed and unknown commits, lost streams, restarts of both sides,
@@ -542,28 +465,6 @@ def _inventory_on_its_way(rig: StateRig, model: ModelSegment) -> bool:
         and commit.change.segment_id == model.segment_id
         for commit in rig.pending
     )
-
-
-async def test_a_compaction_that_failed_is_not_tried_again_at_once(model: ModelSegment) -> None:
-    limits = StateLimits(log=LogLimits(compaction_factor=1.1, compaction_floor_entries=1))
-    rig = await StateRig(limits).start()
-    await attach(rig, model, 1)
-
-    async def journal() -> list[ef.CompactLog]:
-        first = model.last_seq + 1
-        model.add(1, 1, 1, 1)
-        rig.feed(model.batch(1, first))
-        await rig.commit()
-        return rig.take(ef.CompactLog)
-
-    (order,) = await journal()
-    rig.feed(ev.CompactionFailed(order.segment_id, order.generation))
-    for _ in range(5):
-        rig.now += COMPACTION_RETRY_S / 6
-        assert await journal() == []
-    rig.now += COMPACTION_RETRY_S / 6
-    (again,) = await journal()
-    assert again.generation > order.generation
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["not written", "written all the same"])

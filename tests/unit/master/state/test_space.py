@@ -8,7 +8,7 @@ from kvstore.master.metadata.store import SpaceLevel
 from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
 from kvstore.master.state.directory_state import StateLimits
-from kvstore.master.state.segment_logs import LogLimits
+from kvstore.master.state.log_compaction import LogLimits
 from kvstore_client.protocol import Status
 from support.state_rig import ModelSegment, StateRig, attach, directory_content
 
