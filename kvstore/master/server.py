@@ -29,6 +29,7 @@ from kvstore.common.process_status import ProcessStatus
 from kvstore.common.starting import finish_unless
 from kvstore.master.clear_watch import ClearWatch
 from kvstore.master.directory import Directory
+from kvstore.master.ha.arrival import open_when_there
 from kvstore.master.ha.attendance_keeper import AttendanceKeeper
 from kvstore.master.ha.replica import Replica
 from kvstore.master.metadata.registry import metadata_store, scheme_of
@@ -119,11 +120,11 @@ class MasterServer:
         self._process.watchdog.start()
         await self._http.start()
         self._tasks.start(self._http.ended(), "status-port")
-        self._not_ready = "loading the directory"
-        await self._store.open()
         if isinstance(self._store, ReplicatedStore):
             # The ports first: who leads announces where it is reached. Until there is a directory they refuse.
             await self._open_ports()
+            await open_when_there(self._store, self._awaits_store)
+            self._not_ready = "loading the directory"
             self._store.announce(self._control_address())
             attendance = self._store.attendance
             keeper = None
@@ -142,6 +143,8 @@ class MasterServer:
             )
             await self._replica.start()
         else:
+            self._not_ready = "loading the directory"
+            await self._store.open()
             # Before the first write: what a later release has left stays as it is.
             replay = await load(self._store, corruption_reporter(self.metrics))
             fence = await self._store.acquire()
@@ -235,6 +238,9 @@ class MasterServer:
     def _limits_reached(self) -> list[str]:
         """Those of this process."""
         return [*self._process.problems(), *(self._port.problems() if self._port is not None else [])]
+
+    def _awaits_store(self, why: str) -> None:
+        self._not_ready = f"waiting for the metadata store: {why}"
 
     def _fenced(self, error: FencedError) -> None:
         self.metrics.fenced_writes.inc()

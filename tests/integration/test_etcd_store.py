@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kvstore.etcd import etcd_pb2 as pb
 
 from kvstore.common.errors import FencedError, StoreError
 from kvstore.master.metadata.etcd import EtcdStore, open_uri
@@ -129,6 +132,67 @@ async def test_clusters_of_different_prefixes_do_not_see_each_other(
     await theirs.commit((Put(b"k2", b"theirs"),), fences[1])
     assert [page async for page in ours.scan(b"k")] == [[(b"k1", b"ours")]]
     assert [page async for page in theirs.scan(b"k")] == [[(b"k2", b"theirs")]]
+
+
+async def test_a_tenure_that_has_ended_here_writes_nothing_though_its_lease_goes_on(
+    open_store: OpenStore,
+) -> None:
+    store = await open_store(ttl_s=30)
+    tenure = await store.campaign()
+    tenure.end("as the test says")
+    with pytest.raises(FencedError, match="as the test says"):
+        await store.commit((Put(b"k", b"late"),), tenure.fence)
+    assert await store.get(b"k") is None
+
+
+async def test_what_an_ended_tenure_still_sends_is_refused_by_etcd(
+    open_store: OpenStore, client: EtcdClient
+) -> None:
+    """The check here is a courtesy; etcd's own comparison is what holds."""
+    old, new = await open_store(ttl_s=30), await open_store(ttl_s=30)
+    tenure = await old.campaign()
+    await client.lease_revoke(tenure.lease_id)  # type: ignore[attr-defined]
+    later = await asyncio.wait_for(new.campaign(), TIMEOUT_S)
+    await new.commit((Put(b"k", b"new"),), later.fence)
+    with pytest.raises(FencedError):
+        await old._commit((Put(b"k", b"late"),), tenure)  # type: ignore[arg-type]
+    assert await new.get(b"k") == b"new"
+
+
+@pytest.mark.parametrize("slow", ["grant", "renewal"])
+async def test_a_lease_is_counted_from_when_it_was_asked_for_not_from_the_answer(
+    slow: str, tmp_path: Path
+) -> None:
+    """etcd may have begun to count long before the answer is here."""
+    ttl_s = 3.0
+    asked_at: list[float] = []
+
+    class Slow(EtcdClient):
+        async def lease_grant(self, ttl_s: float) -> tuple[int, float]:
+            if slow == "grant":
+                asked_at.append(time.monotonic())
+            answer = await super().lease_grant(ttl_s)
+            await asyncio.sleep(2.0 if slow == "grant" else 0.0)
+            return answer
+
+        async def lease_keep_alive(self, lease_id: int, timeout_s: float) -> float:
+            if slow == "renewal" and not asked_at:
+                asked_at.append(time.monotonic())
+                left_s = await super().lease_keep_alive(lease_id, timeout_s)
+                await asyncio.sleep(1.5)
+                return left_s
+            await asyncio.sleep(timeout_s)  # etcd is away from now on
+            raise StoreError("no answer")
+
+    client = Slow([shared_etcd().members[0].endpoint])
+    election = Election(client, f"{own_prefix(tmp_path)}/".encode(), ttl_s)
+    try:
+        tenure = await asyncio.wait_for(election.campaign(), TIMEOUT_S)
+        await asyncio.wait_for(tenure.ended.wait(), TIMEOUT_S)
+        assert time.monotonic() - asked_at[0] < ttl_s + 1.0
+        await election.resign()
+    finally:
+        await client.close()
 
 
 # ---- commits that are sent again ---------------------------------------------------------------------------
@@ -272,6 +336,92 @@ async def test_following_and_committing_go_on_without_gap_when_members_die_and_h
         assert seen == sorted(seen)
     finally:
         etcd.close()
+
+
+class CuttingProxy(TcpProxy):
+    """Cuts all connections on demand; new ones are welcome."""
+
+    def cut(self) -> None:
+        with self._lock:
+            sockets = list(self._sockets)
+        for each in sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+async def test_a_revision_that_comes_in_fragments_arrives_whole(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    """etcd cuts what it sends a watcher into messages of its request limit, in the middle of a revision too."""
+    etcd = Etcd(tmp_path / "etcd", options=("--max-request-bytes=1048576",))
+    try:
+        await asyncio.to_thread(etcd.start)
+        leader, follower = await open_store(etcd.uri()), await open_store(etcd.uri())
+        fence = await leader.acquire()
+        start, _ = await follower.revisions()
+        values = [bytes([number]) * 400_000 for number in (1, 2)]
+        commits = 8
+        for number in range(commits):
+            ops = tuple(Put(b"%d/%d" % (number, half), value) for half, value in enumerate(values))
+            await leader.commit(ops, fence)
+        # Behind all of them, so that they come as one backlog, in pieces.
+        updates = await take(follower, start, commits)
+        fragments = 0
+        client = EtcdClient([etcd.members[0].endpoint])
+        _, call = client.open_watch()
+        request = pb.WatchCreateRequest(key=b"/", range_end=b"0", start_revision=start + 1, fragment=True)
+        await call.write(pb.WatchRequest(create_request=request))
+        events = 0
+        while events < 3 * commits:  # two values and the marker
+            reply = await asyncio.wait_for(call.read(), TIMEOUT_S)
+            fragments += bool(reply.fragment)
+            events += len(reply.events)
+        call.cancel()
+        await client.close()
+        assert fragments > 0, "nothing was cut: the test tells nothing"
+        assert [[change.key for change in update.changes] for update in updates] == [
+            [b"%d/0" % number, b"%d/1" % number] for number in range(commits)
+        ]
+        assert all([change.value for change in update.changes] == values for update in updates)
+    finally:
+        etcd.close()
+
+
+async def test_a_follower_whose_connection_is_cut_between_two_commits_of_a_term_misses_none(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    server = shared_etcd().members[0]
+    prefix = own_prefix(tmp_path)
+    proxy = CuttingProxy(server.client_port)
+    try:
+        leader = await open_store(f"etcd://{server.endpoint}/{prefix}")
+        follower = await open_store(f"etcd://127.0.0.1:{proxy.port}/{prefix}")
+        fence = await leader.acquire()
+        start, _ = await follower.revisions()
+        seen: list[bytes] = []
+
+        async def follow() -> None:
+            async for update in follower.follow(start):
+                seen.extend(change.key for change in update.changes)
+
+        following = asyncio.ensure_future(follow())
+        written = []
+        for number in range(12):
+            key = b"k%02d" % number
+            await leader.commit((Put(key, b"v"),), fence)
+            written.append(key)
+            if number % 3 == 0:
+                await until(lambda: seen == written, "it follows", TIMEOUT_S)
+                proxy.cut()
+                # Committed while nobody listens.
+                key = b"k%02d+" % number
+                await leader.commit((Put(key, b"v"),), fence)
+                written.append(key)
+        await until(lambda: len(seen) >= len(written), "it has caught up", TIMEOUT_S)
+        following.cancel()
+        assert seen == written
+    finally:
+        proxy.close()
 
 
 # ---- space -------------------------------------------------------------------------------------------------
