@@ -11,6 +11,7 @@ from types import ModuleType
 from benchmarks.cases.base import table
 from benchmarks.decisions import (
     commit_path,
+    etcd_space,
     languages,
     link,
     metadata,
@@ -34,6 +35,7 @@ MEASUREMENTS: dict[str, ModuleType] = {
         languages,
         metadata,
         commit_path,
+        etcd_space,
         placement,
         watermarks,
         pins,

@@ -188,3 +188,38 @@ def test_a_rolling_restart_of_both_masters_goes_unnoticed_but_for_some_refused_p
         store.cluster.wait_formed()
         worker.wait_progress(f"after {master.name} was restarted")
     store.assert_nothing_lost()
+
+
+def test_without_a_majority_of_etcd_reads_go_on_and_everything_comes_back_unattended(
+    store_of_three_members: Store,
+) -> None:
+    store = store_of_three_members
+    worker = store.start_worker()
+    worker.wait_progress("before the fault")
+    early = worker.acked[:8]
+    readers = [
+        Client(f"127.0.0.1:{master.directory_port}", deadline_ms=DEADLINE_MS)
+        for master in store.cluster.all_masters
+    ]
+    known = [reader.namespace("chaos") for reader in readers]
+    assert all(all(each.batch_exists(early)) for each in known)
+    killed = store.etcd.members[:2]
+    for member in killed:
+        member.kill()
+    killed_at = time.monotonic()
+    reads = 0
+    # Past the end of the lease, so that nobody leads any more.
+    while time.monotonic() - killed_at < 2 * TTL_S:
+        for each, master in zip(known, store.cluster.all_masters, strict=True):
+            assert all(each.batch_exists(early)), f"{master.name} after {time.monotonic() - killed_at:.2f} s"
+            reads += 1
+    assert not any(master.leads() for master in store.cluster.all_masters)
+    assert not known[0].put("without", bytes(PAGE_BYTES)), "nothing can be durable now"
+    for member in killed:
+        member.start()
+    store.cluster.wait_formed()
+    worker.wait_progress("with a majority again")
+    print(f"{reads} reads without a majority of etcd")
+    for reader in readers:
+        reader.close()
+    store.assert_nothing_lost()

@@ -18,6 +18,7 @@ class MemoryReplicatedStore(MemoryStore, ReplicatedStore):
     def __init__(self) -> None:
         super().__init__()
         self.history: list[dict[bytes, bytes]] = [{}]  # what there was at each revision
+        self.failing_reads = 0  # so many scans at a revision are still to fail
         self._held = False
         self._elected = asyncio.Event()
         self._changed = asyncio.Event()
@@ -70,7 +71,7 @@ class MemoryReplicatedStore(MemoryStore, ReplicatedStore):
         return self.revision, self.revision
 
     def at(self, revision: int) -> StoreReader:
-        return _AtRevision(self.history[revision])
+        return _AtRevision(self, self.history[revision])
 
     async def follow(self, revision: int) -> AsyncIterator[StoreUpdate]:
         while True:
@@ -84,7 +85,8 @@ class MemoryReplicatedStore(MemoryStore, ReplicatedStore):
 
 
 class _AtRevision:
-    def __init__(self, items: dict[bytes, bytes]) -> None:
+    def __init__(self, store: MemoryReplicatedStore, items: dict[bytes, bytes]) -> None:
+        self._store = store
         self._items = items
 
     async def get(self, key: bytes) -> bytes | None:
@@ -93,6 +95,10 @@ class _AtRevision:
     async def scan(self, prefix: bytes) -> AsyncIterator[list[tuple[bytes, bytes]]]:
         if not prefix:
             raise StoreError("a scan needs a prefix")
-        page = [(key, value) for key, value in sorted(self._items.items()) if key.startswith(prefix)]
-        if page:
-            yield page
+        records = [(key, value) for key, value in sorted(self._items.items()) if key.startswith(prefix)]
+        for page in (records[:1], records[1:]):
+            if page:
+                yield page
+            if self._store.failing_reads > 0:
+                self._store.failing_reads -= 1
+                raise StoreError("no answer in the middle of it")

@@ -153,8 +153,7 @@ class Replay:
     def _follow_log(self, key: bytes, value: bytes) -> None:
         at = self._log_key(key)
         log = None if at is None else self.logs.get(at.segment_id)
-        # What is to be read again will be read from a moment after this change.
-        if at is not None and log is not None and at.segment_id not in self.to_reload:
+        if at is not None and log is not None:
             self._load_record(log, at, key, value, follow=True)
 
     def _follow_segment(self, key: bytes, value: bytes | None) -> None:

@@ -20,9 +20,10 @@ from kvstore.master.state import events as ev
 from kvstore.master.state.directory_state import Recovered, StateLimits
 from kvstore.master.state.placement import POLICIES
 from kvstore.master.state.replay import Replay
+from kvstore_client._native import DirectoryIndex
 from support.master_peers import until
 from support.memory_replicated_store import MemoryReplicatedStore
-from support.state_rig import ModelSegment, StateRig, attach
+from support.state_rig import ModelSegment, StateRig, attach, fingerprint
 
 IDENTITY = b'{"model":"m"}'
 OLD, NEW = namespace_id(IDENTITY, 0), namespace_id(IDENTITY, 1)
@@ -150,3 +151,95 @@ async def test_a_leader_that_read_the_records_itself_gives_back_what_it_followed
     await until(lambda: rig.roles.directory is not None, "it leads")
     await until(lambda: followed.entry_count == 0, "what it followed with is given back")
     leads_with_everything(rig)
+
+
+# ---- a log that is to be read again -------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def moved() -> AsyncIterator[tuple[Rig, StateRig]]:
+    """A standby that follows; the segment's log has just been replaced by an inventory, and reading it meets an error."""
+    rig = Rig()
+    leader = await StateRig(store=rig.store).start()
+    await attach(leader, rig.model, 1)
+    rig.model.add(*range(50))
+    leader.feed(rig.model.batch(1, 1))
+    await leader.commit()
+    await rig.replica.start()
+    await until(lambda: rig.replica.readiness[0], "it has caught up")
+    rig.store.failing_reads = 3
+    rig.model.remove(*range(10))
+    rig.model.add(*range(50, 60))
+    for chunk in rig.model.inventory(1, chunk_entries=7):
+        leader.feed(chunk)
+    await leader.commit()
+    await until(lambda: rig.store.failing_reads < 3, "it has tried to read it")
+    yield rig, leader
+    await rig.replica.stop()
+    assert rig.failures == []
+
+
+def content(rig: Rig, index: DirectoryIndex) -> dict[bytes, int]:
+    return {fp: 100 for fp in map(fingerprint, range(200)) if index.find(fp) is not None}
+
+
+def gauge(rig: Rig, name: str) -> float | None:
+    return rig.metrics.registry.get_sample_value(f"kvstore_master_{name}")
+
+
+async def test_a_standby_that_could_not_read_a_replaced_log_serves_what_it_had_and_reads_it_again(
+    moved: tuple[Rig, StateRig],
+) -> None:
+    rig, leader = moved
+    assert rig.replica.readiness == (False, "the standby has not caught up yet")
+    assert gauge(rig, "logs_to_reload") == 1
+    before = content(rig, rig.roles.backend.index)
+    assert set(map(fingerprint, range(50))) <= before.keys(), "pages were lost meanwhile"
+    # What comes meanwhile is not lost either.
+    first = rig.model.last_seq + 1
+    rig.model.add(60, 61)
+    rig.model.remove(50)
+    leader.feed(rig.model.batch(1, first))
+    await leader.commit()
+    await until(lambda: rig.replica.readiness[0], "it has read it")
+    assert rig.store.failing_reads == 0
+    assert content(rig, rig.roles.backend.index) == rig.model.content()
+    assert (gauge(rig, "logs_to_reload"), gauge(rig, "index_entries")) == (0, 51)
+    first = rig.model.last_seq + 1
+    rig.model.add(62)
+    leader.feed(rig.model.batch(1, first))
+    await leader.commit()
+    await until(lambda: content(rig, rig.roles.backend.index) == rig.model.content(), "it follows on")
+
+
+async def test_a_standby_that_is_elected_before_it_could_read_a_replaced_log_leads_with_all_of_it(
+    moved: tuple[Rig, StateRig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, _ = moved
+    rig.store.elect()
+    await until(lambda: rig.roles.directory is not None, "it leads")
+    directory = rig.roles.directory
+    assert directory is not None
+    assert content(rig, directory.index) == rig.model.content()
+    segment = directory.state.segments.get(rig.model.segment_id)
+    assert segment is not None
+    assert (segment.durable_seq, segment.damaged) == (rig.model.last_seq, False)
+
+
+async def test_a_log_that_is_replaced_again_before_it_could_be_read_is_read_as_it_is_then(
+    moved: tuple[Rig, StateRig],
+) -> None:
+    rig, leader = moved
+    rig.store.hold_updates()
+    rig.model.add(*range(70, 90))
+    for chunk in rig.model.inventory(1, chunk_entries=9):
+        leader.feed(chunk)
+    await leader.commit()
+    # It reads a later moment than it has followed to: what it finds belongs to a record that it does not know yet.
+    ends_at = asyncio.get_running_loop().time() + 0.5
+    await until(lambda: asyncio.get_running_loop().time() > ends_at, "more attempts")
+    assert set(map(fingerprint, range(10, 50))) <= content(rig, rig.roles.backend.index).keys()
+    assert not rig.replica.readiness[0]
+    rig.store.release_updates()
+    await until(lambda: rig.replica.readiness[0], "it has read it")
+    assert content(rig, rig.roles.backend.index) == rig.model.content()
