@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.decisions.base import Table
 from kvstore.common.errors import KvstoreError
 from kvstore.master.directory import Directory
-from kvstore.master.metadata.etcd import open_uri
+from kvstore.master.metadata.etcd import EtcdStore, open_uri
 from kvstore.master.metadata.etcd_client import EtcdClient
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.recovery import corruption_reporter, recover
@@ -30,7 +30,7 @@ from kvstore_client.protocol import Status
 from kvstore_client.protocol.journal import JournalGroup, JournalOp, encode_groups
 
 PAGES = 400_000
-SEGMENTS = 4
+SEGMENTS = 16
 TURNOVERS = 2  # how often every page is dropped and another put in its place
 CLIENT_PORT, PEER_PORT = 23791, 23801
 TIMEOUT_S = 300.0
@@ -159,10 +159,7 @@ async def _measure(batch: int) -> tuple[float, float, float]:
         shutil.rmtree(data, ignore_errors=True)
 
 
-async def _lead(store: object) -> Directory:
-    from kvstore.master.metadata.etcd import EtcdStore
-
-    assert isinstance(store, EtcdStore)
+async def _lead(store: EtcdStore) -> Directory:
     metrics = MasterMetrics()
     fence = await store.acquire()
 
