@@ -86,7 +86,7 @@ class _Segment:
     def request_inventory(self) -> None:
         raise AssertionError("nothing was lost")
 
-    def retire_namespaces(self, namespaces: tuple[bytes, ...]) -> None:
+    def retire_namespaces(self, namespaces: tuple[bytes, ...], barrier: int = 0) -> None:
         return
 
     def refuse_entries(self, last_seq: int, entries: int, reason: str) -> None:

@@ -109,7 +109,7 @@ class LoadSegment:
     def request_inventory(self) -> None:
         raise AssertionError("no entry was lost, and none is asked for again")
 
-    def retire_namespaces(self, namespaces: tuple[bytes, ...]) -> None:
+    def retire_namespaces(self, namespaces: tuple[bytes, ...], barrier: int = 0) -> None:
         return
 
     def refuse_entries(self, last_seq: int, entries: int, reason: str) -> None:
