@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-from kvstore.common.errors import StoreError
 from kvstore.etcd import etcd_pb2 as pb
 from kvstore.master.metadata.attendance import NoEntriesError, Stay
 from kvstore.master.metadata.etcd_client import EtcdClient, NoSpaceError
@@ -41,10 +40,7 @@ class EtcdAttendance:
         async for page in self._client.pages(self._entries, prefix_end(self._entries)):
             for kv in page:
                 address = kv.key[len(self._entries) :].decode(errors="replace")
-                try:
-                    entries[address] = int(json.loads(kv.value)["confirmed"])
-                except (ValueError, KeyError, TypeError):
-                    entries[address] = 0
+                entries[address] = _confirmed(kv.value)
         return entries
 
     async def changed_at(self, key: bytes) -> int:
@@ -52,9 +48,25 @@ class EtcdAttendance:
         return 0 if kv is None else int(kv.mod_revision)
 
     async def _put(self, address: str, lease_id: int, confirmed: int) -> int:
+        """The revision of the entry that says so. It replaces only what was seen: an attempt that was given up and is carried out
+        late, after a later one, must not take that back."""
+        key = self._entries + address.encode()
         value = json.dumps({"confirmed": confirmed}).encode()
-        put = pb.PutRequest(key=self._entries + address.encode(), value=value, lease=lease_id)
-        reply = await self._client.txn(pb.TxnRequest(success=[pb.RequestOp(request_put=put)]))
-        if not reply.succeeded:
-            raise StoreError("etcd has not taken this master's entry")
-        return int(reply.header.revision)
+        put = pb.RequestOp(request_put=pb.PutRequest(key=key, value=value, lease=lease_id))
+        while True:
+            kv, _ = await self._client.get(key)
+            if kv is not None and kv.lease == lease_id and _confirmed(kv.value) >= confirmed:
+                return int(kv.mod_revision)
+            seen = pb.Compare(
+                target=pb.Compare.MOD, key=key, mod_revision=0 if kv is None else kv.mod_revision
+            )
+            reply = await self._client.txn(pb.TxnRequest(compare=[seen], success=[put]))
+            if reply.succeeded:
+                return int(reply.header.revision)
+
+
+def _confirmed(value: bytes) -> int:
+    try:
+        return int(json.loads(value)["confirmed"])
+    except (ValueError, KeyError, TypeError):
+        return 0
