@@ -14,6 +14,10 @@ TESTS ?= tests
 WORKERS ?= $(JOBS)
 # How often each test runs; more than once for what fails rarely.
 ROUNDS ?= 1
+# What `make simulate` plays: so many seeds, or one with its event log; the name of a scenario of tests/simulation/scenarios.py.
+SEEDS ?= 500
+SEED ?=
+SCENARIO ?= everything
 # Extra arguments for pytest, `kvstore up` and the benchmark harness.
 ARGS ?=
 
@@ -151,6 +155,10 @@ unit: $(VENV)/.built ## the fast Python tests (tests/unit, tests/contract); ARGS
 pytest: $(VENV)/.built ## Python tests, all but packaging and SGLang, or TESTS=path
 	$(call run-pytest,$(BIN)) $(TESTS) --ignore tests/packaging --ignore tests/sglang --durations 10 \
 	  --junitxml $(RESULTS)/pytest.xml $(ARGS)
+
+.PHONY: simulate
+simulate: $(VENV)/.built ## the whole cluster in virtual time: SEEDS=500, or SEED=n to see one; SCENARIO=name
+	PYTHONPATH=tests $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) --scenario $(SCENARIO) $(ARGS)
 
 # In the network that all share: it installs what a user would.
 packaging-test: $(VENV)/.built ## sdist, wheel and bare-install tests

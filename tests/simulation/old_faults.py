@@ -1,0 +1,102 @@
+"""Mistakes that were made once, put back into the product for the length of a run: the simulation has to notice each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from kvstore.common.core_tasks import CoreTasks
+from kvstore.common.errors import FencedError, StoreError
+from kvstore.master.committer import Committer
+from kvstore.master.state import segment_logs
+from kvstore.master.state.effects import Effect
+from kvstore.master.state.events import StreamLost
+from kvstore.master.state.journal_entries import Staged, StagedRecord, staged_journal
+from kvstore.master.state.membership import Membership
+from kvstore.master.state.records import Record, RecordKind
+from kvstore_client.protocol.journal import count_entries
+from simulation.scenarios import BAD_MEMORY, FAILING_STORE, Scenario
+
+
+@dataclass(frozen=True)
+class OldFault:
+    """`rules`: one of them is found broken within `seeds_max` seeds of the scenario."""
+
+    name: str
+    scenario: Scenario
+    put_back: Callable[[], AbstractContextManager[None]]
+    rules: tuple[str, ...]
+    seeds_max: int = 10
+
+
+@contextmanager
+def _replaced(*replacements: tuple[Any, str, Any]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for owner, name, replacement in replacements:
+            stack.enter_context(mock.patch.object(owner, name, replacement))
+        yield
+
+
+def _entries_are_not_checked() -> AbstractContextManager[None]:
+    """What can't be applied is committed first, and ends the committer when it is applied; nobody watches that task."""
+
+    def unchecked(groups: bytes, first_seq: int, accepted_seq: int, entries_max: int) -> Staged:
+        entries = count_entries(groups)
+        if first_seq <= accepted_seq:
+            return staged_journal(groups, first_seq, accepted_seq, entries_max)  # sent again: no matter here
+        record = Record(RecordKind.JOURNAL, first_seq, first_seq + entries - 1, groups).encode()
+        return Staged(entries, 0, False, [StagedRecord(entries, groups, record)])
+
+    def unwatched(self: CoreTasks, task: Any, endless: bool) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    return _replaced((segment_logs, "staged_journal", unchecked), (CoreTasks, "_ended", unwatched))
+
+
+def _commits_are_not_tried_again() -> AbstractContextManager[None]:
+    """One commit that fails fails all that is queued, closes the streams of their segments, and a lost stream unserves."""
+
+    async def commit_once(self: Committer, group: Any, commits: Any) -> None:
+        try:
+            await self._store.commit_together(commits, self._fence)
+        except StoreError as error:
+            self._fail(group, error)
+            if isinstance(error, FencedError):
+                self._on_fenced(error)
+            return
+        for submission in group:
+            self._release(submission)
+            if submission.done is not None and not submission.done.done():
+                submission.done.set_result(None)
+            if submission.change is not None:
+                self._on_done(submission.change)
+
+    def stream_lost(self: Membership, now: float, event: StreamLost) -> list[Effect]:
+        segment = self._table.of_session(event.session)
+        if segment is None:
+            return []
+        self._table.release(segment)
+        return self._suspect(now, segment, "its stream broke") if segment.serving else []
+
+    return _replaced((Committer, "_commit", commit_once), (Membership, "stream_lost", stream_lost))
+
+
+OLD_FAULTS = (
+    OldFault(
+        "one bad entry ends the committer",
+        BAD_MEMORY,
+        _entries_are_not_checked,
+        ("it comes back to rest", "puts work again"),
+    ),
+    OldFault(
+        "a failing store blinds reads",
+        FAILING_STORE,
+        _commits_are_not_tried_again,
+        ("reads are blind only when stated",),
+    ),
+)
