@@ -1,4 +1,4 @@
-"""Segments, many in one process: each registers, journals pages that it doesn't have, and sends heartbeats.
+"""Segments, many in one process: each registers, makes its link, journals pages that it doesn't have, and sends heartbeats.
 
 usage: python -m benchmarks.scale.segments JSON   (the fields of SegmentLoad)
 
@@ -24,7 +24,9 @@ from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
 
 from benchmarks.scale.pages import added
-from kvstore_client.protocol import VERSION_MAX
+from kvstore_client import protocol
+from kvstore_client.protocol import VERSION_MAX, Op, Status
+from kvstore_client.protocol.link import AckMessage, HeartbeatMessage, JournalMessage, LinkRequest
 
 CAPACITY_BYTES = 1 << 40
 CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
@@ -44,7 +46,8 @@ class SimulatedSegment:
         self._number = number
         self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{load.port}", options=CHANNEL_OPTIONS)
         self._stub = control_pb2_grpc.ControlStub(self._channel)
-        self._outbox: asyncio.Queue[Any] = asyncio.Queue()
+        self._up: asyncio.Queue[Any] = asyncio.Queue()
+        self._link: asyncio.StreamWriter
         self._room = asyncio.Semaphore(UNACKED_MESSAGES_MAX)
         self._unacked: list[int] = []
         self._sent_seq = self.durable_seq = 0
@@ -62,18 +65,32 @@ class SimulatedSegment:
             capacity_bytes=CAPACITY_BYTES,
             oldest_kept_seq=1,
             software_version="scale",
+            makes_link=True,
         )
-        self._outbox.put_nowait(pb.SegmentMessage(register=register))
-        async for message in self._stub.Attach(self._messages()):
-            kind = message.WhichOneof("body")
-            if kind == "registered":
-                self.registered.set_result(message.registered.heartbeat_interval_ms)
-            elif kind == "journal_ack":
-                self._take_ack(message.journal_ack.durable_seq)
+        self._up.put_nowait(pb.SegmentMessage(register=register))
+        stream = self._stub.Attach(self._messages())
+        registered = (await stream.read()).registered
+        reader, self._link = await asyncio.open_connection("127.0.0.1", registered.link_port)
+        hello = protocol.HelloRequest(protocol.Role.SEGMENT, name="scale")
+        self._send(Op.HELLO, hello.encode())
+        self._send(Op.LINK, LinkRequest(registered.link_token).encode())
+        while True:
+            header = protocol.Header.decode(await reader.readexactly(protocol.HEADER_BYTES))
+            body = await reader.readexactly(header.body_bytes)
+            if header.op == Op.ACK:
+                self._take_ack(AckMessage.decode(body).durable_seq)
+            elif header.is_reply:
+                prefix, _ = protocol.decode_reply(body)
+                assert prefix.status is Status.OK, prefix
+                if header.op == Op.LINK:
+                    self.registered.set_result(registered.heartbeat_interval_ms)
 
     async def _messages(self) -> AsyncIterator[Any]:
         while True:
-            yield await self._outbox.get()
+            yield await self._up.get()
+
+    def _send(self, op: int, body: bytes) -> None:
+        self._link.write(protocol.request_frame(op, 1, body))
 
     def _take_ack(self, durable_seq: int) -> None:
         self.durable_seq = durable_seq
@@ -87,8 +104,7 @@ class SimulatedSegment:
         await self._room.acquire()
         first, self._sent_seq = self._sent_seq + 1, self._sent_seq + entries
         self._unacked.append(self._sent_seq)
-        batch = pb.JournalBatch(first_seq=first, last_seq=self._sent_seq, groups=groups)
-        self._outbox.put_nowait(pb.SegmentMessage(journal=batch))
+        self._send(Op.JOURNAL, JournalMessage(first, self._sent_seq, groups).encode())
 
     async def all_durable(self) -> None:
         while self.durable_seq < self._sent_seq:
@@ -99,13 +115,8 @@ class SimulatedSegment:
         """For ever. Not all at the same time."""
         await asyncio.sleep(interval_s * (self._number % 50) / 50)
         while True:
-            beat = pb.HeartbeatRequest(
-                segment_id=self._id,
-                pool_id=self._id,
-                used_bytes=self.durable_seq * 65_536 % CAPACITY_BYTES,
-                object_count=self.durable_seq,
-            )
-            await self._stub.Heartbeat(beat)
+            used_bytes = self.durable_seq * 65_536 % CAPACITY_BYTES
+            self._send(Op.HEARTBEAT, HeartbeatMessage(used_bytes, self.durable_seq).encode())
             await asyncio.sleep(interval_s)
 
 
