@@ -309,7 +309,7 @@ async def test_connections_over_the_limit_are_refused_and_counted_but_for_those_
         peers = [await DirectoryPeer.greeted(server.directory_port) for _ in range(2)]
         third = await DirectoryPeer.connect(server.directory_port)
         status, text = await third.call(Op.HELLO, protocol.HelloRequest(protocol.Role.CLIENT))
-        assert status is Status.UNAVAILABLE and b"connections_max of 2" in text
+        assert status is Status.UNAVAILABLE and b"connections_max" in text
         assert await third.ended()
         assert metric(server, "kvstore_master_refused_connections_total") == 1
         segment = LinkedPeer(server.control_port)

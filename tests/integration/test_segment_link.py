@@ -250,13 +250,13 @@ async def test_while_the_store_is_behind_heartbeats_are_heard_and_nothing_is_los
     assert segment.link is not None
     for module in (committer, segment_link):
         monkeypatch.setattr(module, "BACKLOG_BYTES_MAX", 0)
-    held, commit = asyncio.Event(), master._store.commit
+    held, commit = asyncio.Event(), master._store.commit_together
 
     async def wait_and_commit(*arguments: object) -> None:
         await held.wait()
         await commit(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(master._store, "commit", wait_and_commit)
+    monkeypatch.setattr(master._store, "commit_together", wait_and_commit)
     fps = fingerprints(LINK_MESSAGES_UNTAKEN_MAX, 1)
     for i in range(LINK_MESSAGES_UNTAKEN_MAX):
         await segment.journal(ns, fps[16 * i : 16 * i + 16])
@@ -284,15 +284,15 @@ async def test_more_than_may_be_on_its_way_ends_the_session(
     async def fail(*_: object) -> None:
         raise StoreError("away")
 
-    commit = master._store.commit
-    monkeypatch.setattr(master._store, "commit", fail)
+    commit = master._store.commit_together
+    monkeypatch.setattr(master._store, "commit_together", fail)
     fps = fingerprints(LINK_MESSAGES_UNTAKEN_MAX + 2, 1)
     for i in range(LINK_MESSAGES_UNTAKEN_MAX + 2):
         await segment.journal(ns, fps[16 * i : 16 * i + 16])
     failure = await segment.failure()
     assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert f"{LINK_MESSAGES_UNTAKEN_MAX} messages" in (failure.details() or "")
-    monkeypatch.setattr(master._store, "commit", commit)
+    monkeypatch.setattr(master._store, "commit_together", commit)
 
 
 # ---- what should not be said -----------------------------------------------------------------------------------
