@@ -139,6 +139,7 @@ void SegmentStore::reserve_writes(const PutRequest& put, uint32_t first, uint32_
   for (uint32_t i = first; i < first + count; ++i) bytes_left += ExtentAllocator::rounded(put.length(i));
   const MutexLock lock(mutex_);
   for (uint32_t i = first; i < first + count; ++i) {
+    if (i + kPrefetchAhead < first + count) objects_.prefetch(put.fingerprints[i + kPrefetchAhead]);
     WriteEntry& write = writes[i];
     const uint64_t bytes = ExtentAllocator::rounded(put.length(i));
     const uint32_t occupant = objects_.occupant(put.fingerprints[i]);
@@ -197,6 +198,7 @@ uint64_t SegmentStore::seal_writes(const PutRequest& put, std::vector<WriteEntry
     const MutexLock lock(mutex_);
     bool freed = false;
     for (uint32_t i = end; i-- > first;) {
+      if (i >= first + kPrefetchAhead) objects_.prefetch(put.fingerprints[i - kPrefetchAhead]);
       WriteEntry& write = writes[i];
       if (write.slot == kNoSlot) continue;
       write.status = seal_one(put, i, write, added);
