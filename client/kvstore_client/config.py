@@ -85,7 +85,7 @@ class ClientConfig:
         0,
         1 << 24,
         "",
-        "objects whose segment is remembered (40 bytes each), so that it is asked first, also while no master answers; "
+        "objects whose segment is remembered (32 bytes each), so that it is asked first, also while no master answers; "
         "0: none",
     )
 

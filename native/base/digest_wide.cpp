@@ -42,9 +42,10 @@ KVSTORE_WIDE_TARGET inline __m512i fold(__m512i value, __m512i by) {
 enum class Store : uint8_t { kNone, kCached, kStreaming };
 
 template <Store store>
-KVSTORE_WIDE_TARGET inline void write(uint8_t* to, __m512i value) {
-  if constexpr (store == Store::kCached) _mm512_storeu_si512(to, value);
-  if constexpr (store == Store::kStreaming) _mm512_stream_si512(reinterpret_cast<__m512i*>(to), value);
+KVSTORE_WIDE_TARGET inline void write([[maybe_unused]] uint8_t* to, [[maybe_unused]] size_t at,
+                                      [[maybe_unused]] __m512i value) {
+  if constexpr (store == Store::kCached) _mm512_storeu_si512(to + at, value);
+  if constexpr (store == Store::kStreaming) _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), value);
 }
 
 KVSTORE_WIDE_TARGET uint32_t narrow(uint32_t crc, const uint8_t* data, size_t size) {
@@ -63,14 +64,14 @@ KVSTORE_WIDE_TARGET uint32_t fold_steps(uint32_t crc, uint8_t* to, const uint8_t
   __m512i sums[4];
   for (size_t i = 0; i < 4; ++i) {
     sums[i] = _mm512_loadu_si512(from + i * kRegister);
-    write<store>(to + i * kRegister, sums[i]);
+    write<store>(to, i * kRegister, sums[i]);
   }
   sums[0] = _mm512_xor_si512(sums[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int32_t>(crc))));
   const __m512i by_step = _mm512_load_si512(kByStep.data());
   for (size_t at = kStep; at < size; at += kStep)
     for (size_t i = 0; i < 4; ++i) {
       const __m512i bytes = _mm512_loadu_si512(from + at + i * kRegister);
-      write<store>(to + at + i * kRegister, bytes);
+      write<store>(to, at + i * kRegister, bytes);
       sums[i] = _mm512_xor_si512(fold(sums[i], by_step), bytes);
     }
   const __m512i by_register = _mm512_load_si512(kByRegister.data());

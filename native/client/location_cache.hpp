@@ -44,6 +44,7 @@ class LocationCache {
     ObjectLocation location;  // unknown: the item is free
     uint32_t used = 0;        // the call that used it last
   };
+  static_assert(sizeof(Item) == 32, "the setting's documentation says so");
   Item* set_of(const Fingerprint& f) REQUIRES(mutex_) { return &items_[(f.hi % sets_) * kWays]; }
   // How many calls ago; right over a wrap of the count.
   uint32_t age(const Item& item) const REQUIRES(mutex_) { return calls_ - item.used; }
