@@ -157,8 +157,11 @@ class HttpEndpoint:
     async def _serve(self, connection: socket.socket) -> None:
         try:
             await asyncio.wait_for(self._exchange(connection), 2 * REQUEST_TIMEOUT_S)
-        except (asyncio.TimeoutError, OSError):
+        except (asyncio.TimeoutError, ConnectionError):
             pass  # a peer that can't ask gets no answer
+        except Exception as error:
+            fields: dict[str, Any] = {"error": repr(error), "exc_info": error}
+            log_throttled(logger, logging.ERROR, "status_request_failed", type(error).__name__, **fields)
         finally:
             connection.close()
             self._take_back_spares()

@@ -125,10 +125,10 @@ def sockets() -> Iterator[list[socket.socket]]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def greet(port: int) -> tuple[socket.socket, Status, str]:
+def greet(port: int, role: protocol.Role = protocol.Role.CLIENT) -> tuple[socket.socket, Status, str]:
     """A connection, and what its HELLO was answered."""
     client = socket.create_connection(("127.0.0.1", port), timeout=20)
-    hello = protocol.HelloRequest(protocol.Role.CLIENT, "", "test").encode()
+    hello = protocol.HelloRequest(role, "", "test").encode()
     client.sendall(protocol.request_frame(Op.HELLO, 1, hello))
     header = protocol.Header.decode(receive(client, protocol.HEADER_BYTES))
     prefix, _ = protocol.decode_reply(receive(client, header.body_bytes))
@@ -186,6 +186,22 @@ def test_one_client_too_many_is_told_so_and_status_goes_on_when_descriptors_are_
     wait_until(lambda: admitted(server, sockets), "there is room again")
 
 
+def test_a_segment_gets_in_where_clients_have_taken_all_the_room(
+    launch: Launch, sockets: list[socket.socket]
+) -> None:
+    server = launch("master", files=FILES)
+    while (answer := greet(port_of(server)))[1] is Status.OK:
+        sockets.append(answer[0])
+    sockets.append(answer[0])
+    assert len(sockets) < CLIENTS
+    client, status, text = greet(port_of(server), protocol.Role.SEGMENT)
+    sockets.append(client)
+    assert status is Status.OK, text
+    client, status, _ = greet(port_of(server))
+    sockets.append(client)
+    assert status is Status.UNAVAILABLE
+
+
 def admitted(server: Server, sockets: list[socket.socket]) -> bool:
     client, status, _ = greet(port_of(server))
     sockets.append(client)
@@ -226,10 +242,20 @@ def test_without_a_descriptor_left_the_status_page_goes_on(kind: str, launch: La
     # A new descriptor gets the lowest free number: below this one none is free.
     lowest_free = next(number for number in range(1024) if number not in numbers)
     resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (lowest_free, lowest_free))
+    ready = 200 if kind == "master" else 503
     for _ in range(20):
-        assert server.get("/healthz") == (200, "ok\n")
-        assert server.get("/readyz")[0] == (200 if kind == "master" else 503)
-        assert server.metric(f"kvstore_{kind}_open_files_max") == lowest_free
+        # A segment that looks for its master opens sockets all the while, and may have the descriptor first: a probe asks again.
+        wait_until(lambda: answered(server, "/healthz", 200), "alive")
+        wait_until(lambda: answered(server, "/readyz", ready), "ready or not")
+        wait_until(lambda: answered(server, "/metrics", 200, f"open_files_max {lowest_free}."), "metrics")
+
+
+def answered(server: Server, path: str, status: int, text: str = "") -> bool:
+    with contextlib.suppress(OSError):
+        said = server.get(path, timeout_s=5.0)
+        assert said[0] == status and text in said[1]
+        return True
+    return False
 
 
 def test_strangers_that_sit_on_the_status_page_keep_no_probe_out(
