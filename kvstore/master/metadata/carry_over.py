@@ -140,8 +140,7 @@ class CarryOver:
             try:
                 process = self._process or await self._open()
                 if not process.read_only:
-                    backoff.reset()
-                    await self._carry(process)
+                    await self._carry(process, backoff)
                 # Only a process that is started anew can find out whether there is space again.
                 await asyncio.wait([process.ended], timeout=backoff.next_delay_s())
                 self._drop_process()
@@ -184,7 +183,7 @@ class CarryOver:
             self._process.kill()
             self._process = None
 
-    async def _carry(self, process: RocksdbProcess) -> None:
+    async def _carry(self, process: RocksdbProcess, backoff: Backoff) -> None:
         """Until the process fails: raises StoreError."""
         while True:
             due_s = self._due_s()
@@ -196,6 +195,7 @@ class CarryOver:
             enough = self._unchecked_bytes >= CHECKPOINT_BYTES or waited_s >= CHECKPOINT_PERIOD_S
             if enough or self._hurried:
                 await self._checkpoint(process)
+                backoff.reset()
 
     def _due_s(self) -> float | None:
         """In how many seconds there is something to do; None: not before something is added."""
