@@ -8,7 +8,7 @@
 namespace kvstore {
 namespace {
 
-constexpr uint32_t kTakeSlice = 2048;    // entries looked at before others get the lock
+constexpr uint32_t kTakeSlice = 2048;  // entries looked at before others get the lock
 constexpr uint8_t kOpAdd = 1;
 constexpr uint8_t kOpRemove = 2;
 constexpr uint32_t kSlotsAhead = 16;     // entries whose slot is on its way ...

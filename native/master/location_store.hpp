@@ -94,7 +94,6 @@ class LocationStore {
   static constexpr uint32_t kChunkBits = 14;
   static constexpr uint32_t kChunkLocations = 1u << kChunkBits;
 
-
   std::vector<std::unique_ptr<Location[]>> chunks_;
   uint32_t free_ = kNoLocation;  // given back, chained
   uint32_t fresh_ = 0;           // never taken from here on
