@@ -38,8 +38,9 @@ NOTICED_OTHERWISE = {
     "control-client": "SegmentServer.failed() raises what ended it",
     "attach": "awaited by the control client, which attaches again",
     "attach-read": "awaited by the attach session, which ends with it",
-    "attach-write": "awaited by the attach session, which ends with it",
-    "heartbeat": "its end ends the attachment, and the next begins with a new one",
+    "attach-link": "awaited by the attach session, which ends with it",
+    "heartbeat": "beats while a link is sought: its end is logged, and without it the segment is suspect until it has one",
+    "link-taking": "an error of it closes the segment's link, and the segment attaches again",
     "metadata-rocksdb": "its end is the end of RocksDB's process, which is started again",
     "attach-reader": "its end closes the segment's stream, and the segment attaches again",
 }
@@ -70,11 +71,12 @@ MADE_OUTSIDE = {
     ("master/metadata/rocksdb_client.py", "start"): "`ended` says so, and the process is started again",
     ("master/ports/control_service.py", "Attach"): "its end closes the stream",
     ("master/ports/directory_port.py", "_wait_for"): "one request: its end is the answer",
+    ("master/ports/segment_link.py", "_take_in_turn"): "an error of it closes the segment's link",
     ("segment/server.py", "_start"): "awaited by failed()",
     ("segment/server.py", "_open_store"): "awaited",
     ("segment/run.py", "_serve"): "awaited",
     ("segment/control_client.py", "_attach"): "awaited",
-    ("segment/control_client.py", "_on_registered"): "its end ends the attachment",
+    ("segment/control_client.py", "_start_beating"): "beats while a link is sought; its end is logged",
     ("segment/attach_session.py", "_converse"): "awaited",
 }
 
