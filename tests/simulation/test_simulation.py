@@ -11,49 +11,27 @@ from pathlib import Path
 import pytest
 
 from simulation.old_faults import OLD_FAULTS, OldFault
-from simulation.oracle import Violation
 from simulation.reports import report
 from simulation.runner import run
-from simulation.scenarios import CLONES, EVERYTHING, INVENTORIES, SCENARIOS, TIGHT_STORE, Scenario
+from simulation.scenarios import EVERYTHING, SCENARIOS, Scenario
 
 SEEDS = 500
 SEEDS_AN_ITEM = 25
 SEEDS_OF_A_GAME = 20
 TESTS = Path(__file__).resolve().parents[1]
 
+
 # What the product does wrong today. A fix takes its line away: the test fails when it passes.
-NOT_YET = {
-    INVENTORIES.name: "a standby whose reload meets an error of the store loses pages",
-    TIGHT_STORE.name: "all segments compact at once into a store that is nearly full",
-    CLONES.name: "after a fail-over the copy of a data directory may take the id from the segment that lives",
-}
-
-
-def is_known(violation: Violation) -> bool:
-    """Whether NOT_YET has it: for the same reason a standby's directory differs on some seeds of everything."""
-    return INVENTORIES.name in NOT_YET and (
-        violation.rule == "no standby loses a page" or "the standby" in str(violation)
-    )
-
-
 @pytest.mark.parametrize("first", range(1, SEEDS, SEEDS_AN_ITEM))
 def test_whatever_fails_what_must_hold_holds(first: int) -> None:
     for seed in range(first, first + SEEDS_AN_ITEM):
         result = run(seed, EVERYTHING)
-        if result.violation is not None and is_known(result.violation):
-            continue
         assert result.violation is None, report(result)
 
 
 @pytest.mark.parametrize(
     "scenario",
-    [
-        pytest.param(each, id=each.name, marks=pytest.mark.xfail(strict=True, reason=NOT_YET[each.name]))
-        if each.name in NOT_YET
-        else pytest.param(each, id=each.name)
-        for each in SCENARIOS.values()
-        if each is not EVERYTHING
-    ],
+    [pytest.param(each, id=each.name) for each in SCENARIOS.values() if each is not EVERYTHING],
 )
 def test_it_holds_too_where_one_trouble_comes_often(scenario: Scenario) -> None:
     for seed in range(1, 1 + SEEDS_OF_A_GAME):

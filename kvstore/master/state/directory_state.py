@@ -98,6 +98,7 @@ class DirectoryState:
         segment.state = SegmentState.DRAINING if known.record.draining else SegmentState.LIVE
         segment.recovering_until = now + recovery_s
         segment.heard_at = now
+        segment.claimed_until = now + self.membership.limits.streamless_timeout_s
         segment.fresh_since = float("-inf")
 
     @property

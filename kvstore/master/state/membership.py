@@ -92,18 +92,24 @@ class Membership:
         return [*effects, self._register(segment, fresh=False)]
 
     def _is_anothers(self, now: float, segment: Segment, said: Registration) -> bool:
-        """Whether the id is that of a segment which is alive, and not the one that comes: its data directory was copied."""
-        if segment.record.endpoint.pool_id == said.endpoint.pool_id or segment.state is SegmentState.GONE:
+        """Whether the id is that of a segment which is alive, and not the one that comes: its data directory was copied. One that may
+        still speak up counts as alive where the other comes from elsewhere; on its own host it is most likely the same, restarted."""
+        holder = segment.record.endpoint
+        if holder.pool_id == said.endpoint.pool_id or segment.state is SegmentState.GONE:
             return False
-        return now - segment.alive_at < self.limits.streamless_timeout_s
+        if now - segment.alive_at < self.limits.streamless_timeout_s:
+            return True
+        return now < segment.claimed_until and holder.host != said.endpoint.host
 
     @staticmethod
     def _refuse_newcomer(now: float, session: int, segment: Segment, said: Registration) -> list[Effect]:
         holder, newcomer = _where(segment.record.endpoint, segment.said), _where(said.endpoint, said)
         segment.challenger, segment.challenged_at = newcomer, now
+        heard = (
+            "may be alive" if now < segment.claimed_until else f"was heard {now - segment.alive_at:.1f} s ago"
+        )
         reason = (
-            f"segment id {segment.segment_id.hex()} is that of the segment at {holder}, which was heard "
-            f"{now - segment.alive_at:.1f} s ago; the one at {newcomer} has it too, as from a copied data directory: give it a "
+            f"segment id {segment.segment_id.hex()} is that of the segment at {holder}, which {heard}; the one at {newcomer} has it too, as from a copied data directory: give it a "
             "--data-dir of its own, or delete segment_id in it"
         )
         told = {"segment_id": segment.segment_id, "holder": holder, "newcomer": newcomer}
@@ -273,6 +279,7 @@ class Membership:
         if segment is None:
             return []
         self._table.release(segment)
+        segment.claimed_until = now + self.limits.streamless_timeout_s
         self._judge(now, segment)
         if not segment.serving:
             return []

@@ -79,6 +79,8 @@ class Segment:
     alive_at: float = float(
         "-inf"
     )  # the last real sign of life since the stream of now, or since the last one broke
+    # Until then one that has not been heard (since a master restarted, or since its stream broke) may be about to speak up.
+    claimed_until: float = float("-inf")
     vouched: bool = False  # the index counts what it holds as there when new objects are placed
     fresh_since: float = 0.0  # when this memory joined, for slow start
     suspect_since: float = 0.0

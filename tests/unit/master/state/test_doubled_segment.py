@@ -60,15 +60,40 @@ async def test_the_living_one_keeps_the_id_and_the_newcomer_is_told_both_address
     assert leader_problems(rig.now, rig.state.segments, StoreView(), 0) == []
 
 
-async def test_one_that_crashed_comes_back_at_once_with_new_memory_from_another_address(
+async def test_one_that_crashed_comes_back_at_once_with_new_memory_on_its_host(model: ModelSegment) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    rig.feed(ev.StreamLost(1))
+    assert come(rig, clone_of(model), 2, host="10.0.0.1") == []
+    await rig.commit()
+    assert [a.session for a in rig.take(ef.AcceptSegment)] == [2]
+
+
+async def test_from_another_host_it_is_let_in_when_the_one_whose_stream_broke_has_not_spoken_up(
     model: ModelSegment,
 ) -> None:
     rig = await StateRig().start()
     await attach(rig, model, 1)
     rig.feed(ev.StreamLost(1))
-    assert come(rig, clone_of(model), 2) == []
+    (refused,) = come(rig, clone_of(model), 2)
+    assert refused.status is Status.CONFLICT and "may be alive" in refused.reason
+    rig.feed(ev.StreamLost(2))
+    rig.feed(ev.Tick(), after_s=2.6)
+    assert come(rig, clone_of(model), 3) == []
     await rig.commit()
+    assert [a.session for a in rig.take(ef.AcceptSegment)] == [3]
+
+
+async def test_after_a_master_restart_the_copy_that_comes_first_does_not_take_the_id(
+    model: ModelSegment,
+) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    await rig.restart()
+    assert [c.status for c in come(rig, clone_of(model), 1)] == [Status.CONFLICT]
+    rig.feed(ev.SegmentAttached(2, model.registration(host="10.0.0.1")))
     assert [a.session for a in rig.take(ef.AcceptSegment)] == [2]
+    assert [c.status for c in come(rig, clone_of(model), 3)] == [Status.CONFLICT]
 
 
 async def test_behind_a_stream_that_nobody_has_closed_it_is_let_in_when_the_heartbeats_stop(
