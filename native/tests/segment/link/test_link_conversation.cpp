@@ -167,7 +167,7 @@ TEST(an_inventory_that_is_asked_for_is_sent_and_refused_entries_are_told_and_cou
   rig.link();
   rig.put(4);
   CHECK(rig.said()[0].is(Op::kJournal));
-  rig.hear(notice(Op::kRequestInventory, {}));
+  rig.hear(notice(Op::kRequestInventory, wire::Writer()));
   const auto said = rig.said();
   CHECK_EQ(said.size(), size_t{1});
   CHECK(said[0].is(Op::kInventory));
@@ -227,7 +227,7 @@ TEST(frames_that_cannot_be_end_the_link) {
       header([](wire::Header& h) { h.payload_bytes = 1; }),
       header([](wire::Header& h) { h.flags = wire::kFlagReply; }),  // to no request
       notice(Op::kAck, wire::Writer().u64(0)),                      // cut short
-      notice(Op::kAck, {}),                                         //
+      notice(Op::kAck, wire::Writer()),                             //
       notice(Op::kEntriesRefused,
              wire::Writer().u64(0).u32(1).u16(9).u16(0).u8(0))  // a longer text than there is
   };
@@ -276,7 +276,7 @@ TEST(whatever_comes_a_link_goes_on_or_ends_and_never_confirms_what_it_has_not_se
     uint64_t carried = 0;
     for (int step = 0; step < 12; ++step) {
       std::vector<std::vector<uint8_t>> frames = {ack(random() % 6, random() % 4),
-                                                  notice(Op::kRequestInventory, {}),
+                                                  notice(Op::kRequestInventory, wire::Writer()),
                                                   frame_of(static_cast<uint8_t>(random()), 0, 0, {})};
       auto next = frames[random() % frames.size()];
       if (random() % 8 == 0) next[random() % next.size()] ^= static_cast<uint8_t>(1u << (random() % 8));
