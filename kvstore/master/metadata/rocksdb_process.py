@@ -67,16 +67,29 @@ def options() -> Any:
 
 def mirrored(path: str) -> str:
     """A directory in memory with links to RocksDB's files: rocksdict writes a file of its own even where it only reads."""
-    base = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
-    name = f"kvstore-rocksdb-{os.getuid()}-{zlib.crc32(path.encode()):08x}-"
-    for entry in os.scandir(base):  # of processes that were killed
-        if entry.name.startswith(name) and entry.stat(follow_symlinks=False).st_uid == os.getuid():
-            shutil.rmtree(entry.path, ignore_errors=True)
-    mirror = tempfile.mkdtemp(prefix=name, dir=base)
+    mirror = tempfile.mkdtemp(prefix=_mirror_prefix(path), dir=_mirror_base())
     for entry in os.scandir(path):
         if entry.is_file() and entry.name not in ("LOCK", "rocksdict-config.json"):
             os.symlink(entry.path, os.path.join(mirror, entry.name))
     return mirror
+
+
+def remove_mirrors(path: str) -> None:
+    """Of processes that had this directory before, and were killed."""
+    for entry in os.scandir(_mirror_base()):
+        if (
+            entry.name.startswith(_mirror_prefix(path))
+            and entry.stat(follow_symlinks=False).st_uid == os.getuid()
+        ):
+            shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _mirror_base() -> str:
+    return "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
+
+
+def _mirror_prefix(path: str) -> str:
+    return f"kvstore-rocksdb-{os.getuid()}-{zlib.crc32(path.encode()):08x}-"
 
 
 class Database:
@@ -259,6 +272,7 @@ def main(path: str, descriptor: int, parent: int) -> None:
     if os.getppid() != parent:
         return  # it was killed before
     try:
+        remove_mirrors(path)
         database = Database(path)
     except Exception as error:
         peer.sendall(frame(Reply.CAN_NOT_OPEN, str(error).encode()))
