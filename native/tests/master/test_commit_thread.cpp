@@ -2,7 +2,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -124,31 +123,32 @@ TEST(a_full_log_waits_for_room_and_then_goes_on) {
 
 TEST(a_disk_that_fails_is_told_to_every_ticket_and_used_again_when_it_works) {
   const Directory directory;
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::signal(SIGXFSZ, SIG_IGN);
+  const auto limit_files = [](rlim_t bytes) {
+    const rlimit limit{bytes, RLIM_INFINITY};
+    CHECK_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  };
+  ::signal(SIGXFSZ, SIG_IGN);
+  std::vector<std::string> expected{"first"};
+  {
     auto thread = started(directory);
     thread->submit(0, {"first"});
-    bool right = wait_for(*thread, 1)[0].first_sequence == 1;
-    rlimit limit{16, RLIM_INFINITY};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
+    CHECK_EQ(wait_for(*thread, 1)[0].first_sequence, uint64_t{1});
+    limit_files(16);
     for (uint64_t i = 1; i <= 20; ++i) thread->submit(i, {std::to_string(i)});
-    for (const auto& each : wait_for(*thread, 20))
-      right = right && each.first_sequence == 0 && each.error == EFBIG &&
-              each.text.find("File too large") != std::string::npos;
-    limit.rlim_cur = RLIM_INFINITY;
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-    for (uint64_t i = 1; i <= 20; ++i) thread->submit(i, {std::to_string(i)});
+    for (const auto& each : wait_for(*thread, 20)) {
+      CHECK_EQ(each.first_sequence, uint64_t{0});
+      CHECK_EQ(each.error, EFBIG);
+      CHECK(each.text.find("File too large") != std::string::npos);
+    }
+    limit_files(RLIM_INFINITY);
+    for (uint64_t i = 1; i <= 20; ++i) {
+      thread->submit(i, {std::to_string(i)});
+      expected.push_back(std::to_string(i));
+    }
     uint64_t sequence = 2;
-    for (const auto& each : wait_for(*thread, 20)) right = right && each.first_sequence == sequence++;
-    right = thread->stop(10000) && right && kvstore::testing::failures() == 0;
-    ::_exit(right ? 0 : 1);
+    for (const auto& each : wait_for(*thread, 20)) CHECK_EQ(each.first_sequence, sequence++);
+    CHECK(thread->stop(10000));
   }
-  int status = 0;
-  CHECK_EQ(::waitpid(child, &status, 0), child);
-  CHECK_EQ(status, 0);
-  std::vector<std::string> expected{"first"};
-  for (int i = 1; i <= 20; ++i) expected.push_back(std::to_string(i));
   CHECK(stored(directory) == expected);
 }
 
