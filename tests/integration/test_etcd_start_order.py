@@ -18,7 +18,7 @@ from support.etcd_server import Etcd, EtcdMember
 from support.replicated_cluster import ReplicatedCluster
 from support.waiting import wait_until
 
-NAMED_TIMEOUT_S = 15.0
+NAMED_TIMEOUT_S = 45.0
 
 
 class Waiting:
