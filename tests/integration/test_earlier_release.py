@@ -9,7 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
+import grpc.aio
 import pytest
+from kvstore.v1 import admin_pb2 as admin_pb
+from kvstore.v1 import admin_pb2_grpc
 
 from kvstore.segment.identity import SegmentIdentity
 from kvstore_client import protocol
@@ -114,20 +118,38 @@ async def test_a_client_of_the_release_is_answered_by_a_master(
     cluster = Cluster(tmp_path)
     try:
         ports = cluster.start_master().wait_event("listening")
-        segment = SegmentPeer(ports["control_port"], 1)
-        segment.last_seq = release.content["segments"][0]["last_seq"]
-        await segment.attach()
-        await segment.heartbeat()
+        segment = await attached(release, 1, ports["control_port"])
+        other = SegmentPeer(ports["control_port"], 2)
         peer = await DirectoryPeer.connect(ports["directory_port"])
         for exchange in release.to_master:
+            if exchange.name == "PLACE":
+                # Only what a segment that is heard holds is already there, and new pages had one segment to go to then.
+                other = await attached(release, 2, ports["control_port"])
+                await drain(other, ports["control_port"])
             peer.writer.write(exchange.request)
             head = await asyncio.wait_for(peer.reader.readexactly(HEADER_BYTES), 10)
             body = await asyncio.wait_for(peer.reader.readexactly(Header.decode(head).body_bytes), 10)
             assert not exchange.fault(head + body)
         peer.close()
         await segment.close()
+        await other.close()
     finally:
         cluster.close()
+
+
+async def attached(release: EarlierRelease, number: int, control_port: int) -> SegmentPeer:
+    known = release.content["segments"][number - 1]
+    segment = SegmentPeer(control_port, number)
+    segment.last_seq = known["last_seq"]
+    await segment.attach(tcp_port=known["tcp_port"])
+    await segment.heartbeat()
+    return segment
+
+
+async def drain(segment: SegmentPeer, control_port: int) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{control_port}") as channel:
+        request = admin_pb.SetDrainingRequest(segment_id=segment.segment_id, draining=True)
+        await admin_pb2_grpc.AdminStub(channel).SetDraining(request, timeout=10)
 
 
 def test_a_client_of_the_release_is_answered_by_a_segment(release: EarlierRelease, tmp_path: Path) -> None:
