@@ -37,7 +37,9 @@ FAILING_STORE = Scenario("failing-store", faults=("writes-fail", "writes-unknown
 INVENTORIES = Scenario(
     "inventories",
     Options(journal_entries_max=3),
-    ("reads-fail", "evict", "break-stream", "compact-revisions", "restart-segment"),
+    ("reads-fail", "evict", "compact-revisions", "restart-segment"),
+    faults_max=14,
+    over_s=14.0,
 )
 # A store whose quota is less than twice what the directory needs, and pages that come and go.
 TIGHT_STORE = Scenario(

@@ -1,12 +1,9 @@
-"""Mistakes that were made once, put back into the product for the length of a run: the simulation has to notice each of them."""
+"""Mistakes that were made once, put back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from typing import Any
-from unittest import mock
 
 from kvstore.common.core_tasks import CoreTasks
 from kvstore.common.errors import FencedError, StoreError
@@ -18,26 +15,8 @@ from kvstore.master.state.journal_entries import Staged, StagedRecord, staged_jo
 from kvstore.master.state.membership import Membership
 from kvstore.master.state.records import Record, RecordKind
 from kvstore_client.protocol.journal import count_entries
-from simulation.scenarios import BAD_MEMORY, FAILING_STORE, Scenario
-
-
-@dataclass(frozen=True)
-class OldFault:
-    """`rules`: one of them is found broken within `seeds_max` seeds of the scenario."""
-
-    name: str
-    scenario: Scenario
-    put_back: Callable[[], AbstractContextManager[None]]
-    rules: tuple[str, ...]
-    seeds_max: int = 10
-
-
-@contextmanager
-def _replaced(*replacements: tuple[Any, str, Any]) -> Iterator[None]:
-    with ExitStack() as stack:
-        for owner, name, replacement in replacements:
-            stack.enter_context(mock.patch.object(owner, name, replacement))
-        yield
+from simulation.mistakes import Mistake, replaced
+from simulation.scenarios import BAD_MEMORY, FAILING_STORE
 
 
 def _entries_are_not_checked() -> AbstractContextManager[None]:
@@ -55,7 +34,7 @@ def _entries_are_not_checked() -> AbstractContextManager[None]:
         if not task.cancelled():
             task.exception()
 
-    return _replaced((segment_logs, "staged_journal", unchecked), (CoreTasks, "_ended", unwatched))
+    return replaced((segment_logs, "staged_journal", unchecked), (CoreTasks, "_ended", unwatched))
 
 
 def _commits_are_not_tried_again() -> AbstractContextManager[None]:
@@ -83,17 +62,17 @@ def _commits_are_not_tried_again() -> AbstractContextManager[None]:
         self._table.release(segment)
         return self._suspect(now, segment, "its stream broke") if segment.serving else []
 
-    return _replaced((Committer, "_commit", commit_once), (Membership, "stream_lost", stream_lost))
+    return replaced((Committer, "_commit", commit_once), (Membership, "stream_lost", stream_lost))
 
 
-OLD_FAULTS = (
-    OldFault(
+OLD_MISTAKES = (
+    Mistake(
         "one bad entry ends the committer",
         BAD_MEMORY,
         _entries_are_not_checked,
         ("it comes back to rest", "puts work again"),
     ),
-    OldFault(
+    Mistake(
         "a failing store blinds reads",
         FAILING_STORE,
         _commits_are_not_tried_again,
