@@ -329,6 +329,32 @@ TEST(place_stripes_the_absent_in_runs) {
   CHECK_EQ(demand.bytes, uint64_t{500});
 }
 
+TEST(only_what_a_segment_that_is_vouched_for_holds_is_already_there) {
+  DirectoryIndex index;
+  for (uint32_t segment = 0; segment < 2; ++segment) {
+    index.set_serving(segment, true);
+    apply(index, segment, kAdd, ns_of(1), {{fp_of(1), 100}});
+  }
+  const std::vector<uint32_t> lengths(1, 100);
+  const wire::Writer request = body(0, {fp_of(1)}, &lengths);
+  const auto placed = [&] {
+    const wire::Writer reply = index.place(request.data(), request.size(), {7}, 200);
+    wire::Reader reader(reply.data(), reply.size());
+    reader.bytes(8, "count and reserved");
+    return reader.u32("segment");
+  };
+  for (uint32_t doubtful = 0; doubtful < 2; ++doubtful) {
+    index.set_vouched(doubtful, false);
+    CHECK_EQ(placed(), wire::kAlreadyThere);  // at the other
+    index.set_vouched(1 - doubtful, false);
+    CHECK_EQ(placed(), 7u);
+    CHECK_EQ(index.place_demand(request.data(), request.size()).entries, uint64_t{1});
+    CHECK(exists(index, {fp_of(1)})[0]);  // it is read all the same
+    index.set_vouched(0, true);
+    index.set_vouched(1, true);
+  }
+}
+
 TEST(holders_that_disagree_on_the_length_are_not_mixed) {
   DirectoryIndex index;
   apply(index, 0, kAdd, ns_of(1), {{fp_of(1), 100}});
@@ -338,6 +364,21 @@ TEST(holders_that_disagree_on_the_length_are_not_mixed) {
   CHECK((looked.lengths[0] == 999 && looked.segments[0] == std::set<uint32_t>{2}) ||
         (looked.lengths[0] == 100 && looked.segments[0] == std::set<uint32_t>{0, 1}));
   CHECK_EQ(index.find(fp_of(1))->segments.size(), size_t{3});
+}
+
+TEST(a_holder_that_does_not_serve_is_no_replica) {
+  DirectoryIndex index;
+  for (uint32_t segment = 0; segment < 3; ++segment) {
+    index.set_serving(segment, true);
+    apply(index, segment, kAdd, ns_of(1), {{fp_of(1), 100}});
+  }
+  for (uint32_t silent = 0; silent < 3; ++silent) {
+    index.set_serving(silent, false);
+    std::set<uint32_t> others{0, 1, 2};
+    others.erase(silent);
+    CHECK(lookup(index, {fp_of(1)}, 4).segments[0] == others);
+    index.set_serving(silent, true);
+  }
 }
 
 TEST(an_inventory_removes_what_it_does_not_name) {

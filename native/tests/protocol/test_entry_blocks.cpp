@@ -61,6 +61,16 @@ TEST(stripes_of_equal_objects_are_balanced) {
   }
 }
 
+TEST(a_run_of_small_objects_ends_at_its_limit_of_entries) {
+  std::vector<uint32_t> entries(100);
+  for (uint32_t i = 0; i < 100; ++i) entries[i] = i;
+  const auto blocks = make_blocks(entries, 2);
+  const auto stripes = cut_stripes(blocks, 2, 1, {1u << 20, 16}, [](uint32_t) { return uint64_t{1}; });
+  CHECK_EQ(stripes.size(), 1u);
+  CHECK_EQ(stripes[0].size(), 7u);
+  for (const EntryRun& run : stripes[0]) CHECK(run.entry_count() <= 16);
+}
+
 TEST(a_run_on_the_wire_reads_back_as_its_keys_and_shards) {
   std::vector<uint8_t> hashes(5 * kHashBytes), shards(3 * kShardBytes);
   for (size_t i = 0; i < hashes.size(); ++i) hashes[i] = static_cast<uint8_t>(i * 7);

@@ -38,6 +38,7 @@ TEST(page_hash_reads_hex_and_hashes_the_rest) {
   CHECK(page_hash(digits) == sha256({"abc"}));
   CHECK(page_hash("g" + digits.substr(1)) == string_hash("g" + digits.substr(1)));
   CHECK(page_hash("short") == string_hash("short"));
+  CHECK(page_hash(digits + "00") == string_hash(digits + "00"));
 }
 
 TEST(fingerprints_of_different_coordinates_differ) {
@@ -118,6 +119,42 @@ TEST(key_block_round_trip_and_caps) {
   write_key_block(none, block);
   wire::Reader rn(none.data(), none.size());
   CHECK_THROWS(read_key_block(rn), wire::WireError);
+}
+
+TEST(entries_go_through_all_shards_of_a_key_before_the_next_key) {
+  std::vector<uint8_t> shards(3 * kShardBytes), hashes(2 * kHashBytes);
+  for (size_t i = 0; i < shards.size(); ++i) shards[i] = static_cast<uint8_t>(i / kShardBytes);
+  for (size_t i = 0; i < hashes.size(); ++i) hashes[i] = static_cast<uint8_t>(100 + i / kHashBytes);
+  KeyBlock block;
+  block.shard_count = 3, block.key_count = 2;
+  block.shards = shards.data(), block.hashes = hashes.data();
+  for (uint32_t entry = 0; entry < 6; ++entry) {
+    const Key key = block.key(entry);
+    CHECK_EQ(uint32_t{key.shard[0]}, entry % 3);
+    CHECK_EQ(uint32_t{key.hash[0]}, 100 + entry / 3);
+    const Fingerprint salt = fingerprint_salt(block.ns, block.pool, key.shard);
+    CHECK(block.fingerprints()[entry] == fingerprint(salt, key.hash.data()));
+  }
+}
+
+TEST(a_key_block_over_a_cap_is_refused_as_too_large) {
+  const auto refused = [](uint32_t shard_count, uint32_t key_count) {
+    wire::Writer block;
+    block.zeros(kNamespaceBytes).u16(0).u16(static_cast<uint16_t>(shard_count)).u32(key_count);
+    block.zeros(size_t{shard_count} * kShardBytes).zeros(size_t{key_count} * kHashBytes);
+    wire::Reader reader(block.data(), block.size());
+    try {
+      read_key_block(reader);
+      return false;
+    } catch (const wire::WireError& e) {
+      return e.status == wire::Status::kTooLarge;
+    }
+  };
+  CHECK(!refused(wire::kShardsMax, 1));
+  CHECK(refused(wire::kShardsMax + 1, 1));
+  CHECK(!refused(1, wire::kKeysMax));
+  CHECK(refused(1, wire::kKeysMax + 1));
+  CHECK(refused(4, wire::kEntriesMax / 4 + 1));
 }
 
 TEST_MAIN()

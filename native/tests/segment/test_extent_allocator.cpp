@@ -57,7 +57,12 @@ TEST(a_free_of_what_is_not_in_use_is_refused_and_changes_nothing) {
   CHECK_THROWS(extents.free(UINT64_MAX - kUnit + 1, kUnit), std::logic_error);
   extents.free(a, 4 * kUnit);
   CHECK_THROWS(extents.free(a, 4 * kUnit), std::logic_error);
+  CHECK_THROWS(extents.free(a + 2 * kUnit, kUnit), std::logic_error);  // begins in what is free
   CHECK_EQ(extents.used_bytes(), uint64_t{0});
+  const uint64_t b = take(extents, 4 * kUnit), c = take(extents, 4 * kUnit);
+  extents.free(b, 4 * kUnit);
+  CHECK_THROWS(extents.free(c - kUnit, 2 * kUnit), std::logic_error);
+  CHECK_EQ(extents.used_bytes(), 4 * kUnit);
 }
 
 // The reference: one flag a unit.

@@ -90,6 +90,18 @@ TEST(sealed_objects_are_found_by_their_whole_key_only) {
   CHECK_EQ(t.objects.occupant(Table::fp(liar)), slot);
 }
 
+TEST(of_two_writers_of_one_object_the_second_seals_nothing_and_gives_its_memory_back) {
+  Table t;
+  const Key key = Table::key(1);
+  const uint32_t first = t.objects.reserve(key, kObject, 0, {});
+  const uint32_t second = t.objects.reserve(key, kObject, 0, {});
+  CHECK(t.objects.seal(first, Table::fp(key), 1, 0).has_value());
+  CHECK(!t.objects.seal(second, Table::fp(key), 1, 0).has_value());
+  CHECK_EQ(t.objects.find(Table::fp(key), key), first);
+  CHECK_EQ(t.objects.used_bytes(), kObject);
+  CHECK_EQ(t.objects.misuse_count(), uint64_t{1});
+}
+
 TEST(eviction_takes_the_least_recently_used_first) {
   Table t;
   for (int i = 0; i < 10; ++i) t.add(i);

@@ -265,6 +265,81 @@ TEST(a_namespace_retired_in_the_middle_of_a_put_refuses_it) {
   CHECK_EQ(store.stats().at("used_bytes"), uint64_t{0});
 }
 
+TEST(a_retired_namespace_is_neither_read_pinned_nor_written) {
+  SegmentStore store(small_store());
+  CHECK_EQ(put_one(store, "a", 1000), Status::kOk);
+  store.retire_namespace(kNs);
+  CHECK_EQ(get_one(store, "a"), Status::kMiss);
+  const Keys keys({"a", "b"});
+  for (const uint8_t status : store.pin(keys.block(), 1000))
+    CHECK_EQ(status, static_cast<uint8_t>(Status::kMiss));
+  CHECK_EQ(store.stats().at("pinned_bytes"), uint64_t{0});
+  const Put put(keys, 1000);
+  std::vector<WriteEntry> writes(2);
+  store.reserve_writes(put.request(), 0, 2, SegmentStore::Clock::now(), kNever, writes);
+  for (const WriteEntry& write : writes) {
+    CHECK_EQ(write.status, Status::kStaleNamespace);
+    CHECK(write.data == nullptr);
+  }
+}
+
+TEST(an_object_of_another_length_than_the_reader_expects_is_not_read) {
+  SegmentStore store(small_store());
+  CHECK_EQ(put_one(store, "a", 1000), Status::kOk);
+  const Keys keys({"a"});
+  for (const uint32_t expected : {999u, 1000u, 0u}) {
+    const auto reads = store.acquire_reads(keys.block(), reinterpret_cast<const uint8_t*>(&expected));
+    CHECK_EQ(reads[0].status, expected == 999 ? Status::kLengthMismatch : Status::kOk);
+    CHECK_EQ(reads[0].slot == kNoSlot, expected == 999);
+    store.release_reads(reads);
+  }
+}
+
+TEST(what_was_read_last_is_evicted_last) {
+  SegmentStore store(small_store());
+  for (const char* name : {"a", "b", "c"}) CHECK_EQ(put_one(store, name, 1000), Status::kOk);
+  CHECK_EQ(get_one(store, "a"), Status::kOk);
+  CHECK(store.evict_bytes(2 * ExtentAllocator::rounded(1000)) > 0);
+  CHECK_EQ(get_one(store, "a"), Status::kOk);
+  CHECK_EQ(get_one(store, "b"), Status::kMiss);
+  CHECK_EQ(get_one(store, "c"), Status::kMiss);
+}
+
+TEST(a_removal_is_an_entry_of_the_journal) {
+  SegmentStore store(small_store());
+  const Keys keys({"a", "absent"});
+  CHECK_EQ(put_one(store, "a", 1000), Status::kOk);
+  const auto removed = store.remove(keys.block());
+  CHECK(removed.first == SegmentStore::Statuses({0, 1}));
+  CHECK_EQ(removed.second, uint64_t{2});
+  CHECK_EQ(store.journal().last_seq(), uint64_t{2});
+  CHECK_EQ(store.remove(keys.block()).second, uint64_t{0});
+  CHECK_EQ(store.journal().last_seq(), uint64_t{2});
+}
+
+TEST(who_asked_to_verify_holds_nothing_afterwards) {
+  SegmentStore store(small_store());
+  const Keys keys({"a"});
+  CHECK_EQ(put_one(store, "a", 1000), Status::kOk);
+  CHECK(store.verify(keys.block()) == SegmentStore::Statuses({0}));
+  store.remove(keys.block());
+  CHECK_EQ(store.stats().at("used_bytes"), uint64_t{0});
+}
+
+TEST(a_put_whose_bytes_were_found_wrong_is_dropped_and_counted) {
+  SegmentStore store(small_store());
+  const Keys keys({"a"});
+  const Put put(keys, 1000);
+  std::vector<WriteEntry> writes(1);
+  store.reserve_writes(put.request(), 0, 1, SegmentStore::Clock::now(), kNever, writes);
+  writes[0].digest_refused = true;
+  CHECK_EQ(store.seal_writes(put.request(), writes), uint64_t{0});
+  CHECK_EQ(writes[0].status, Status::kDigestMismatch);
+  CHECK_EQ(get_one(store, "a"), Status::kMiss);
+  CHECK_EQ(store.stats().at("used_bytes"), uint64_t{0});
+  CHECK_EQ(store.stats().at("digest_mismatches"), uint64_t{1});
+}
+
 TEST(a_healthy_object_survives_suspicion_and_a_damaged_one_is_quarantined) {
   SegmentStore store(small_store());
   put_one(store, "good", 5000);

@@ -45,6 +45,14 @@ TEST(random_traffic_agrees_with_a_map) {
   for (const auto& [key, slot] : model) CHECK_EQ(index.find({key.first, key.second}), slot);
 }
 
+TEST(as_many_entries_as_slots_and_not_one_more) {
+  SlotIndex index(4);
+  for (uint32_t i = 0; i < 4; ++i) index.insert({i, i}, i);
+  CHECK_THROWS(index.insert({9, 9}, 0), std::logic_error);
+  for (uint32_t i = 0; i < 4; ++i) CHECK_EQ(index.find({i, i}), i);
+  CHECK_EQ(index.find({9, 9}), kNoSlot);
+}
+
 TEST(chosen_fingerprints_make_no_long_probes) {
   constexpr uint32_t kSlots = 40000;
   // What would fall into one bucket without a key, and what falls anywhere.

@@ -1,4 +1,7 @@
+#include <atomic>
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "check.hpp"
 #include "segment/slot_table.hpp"
@@ -96,6 +99,24 @@ TEST(a_condemned_slot_looks_like_one_being_changed_for_ever) {
   f.table.condemn(3);
   CHECK_EQ(f.table.header(3).generation.load() % 2, uint64_t{1});
   CHECK(!f.table.free(3));
+}
+
+// What a reader in another process goes by: it must be able to see that the header is just changing.
+TEST(the_generation_is_odd_while_a_slot_changes) {
+  Fixture f;
+  std::atomic<bool> seen{false};
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  std::thread reader([&] {
+    while (!seen && std::chrono::steady_clock::now() < end)
+      for (int i = 0; i < 1000 && !seen; ++i) seen = f.table.header(0).generation.load() % 2 != 0;
+  });
+  while (!seen && std::chrono::steady_clock::now() < end)
+    for (int i = 0; i < 1000; ++i) {
+      CHECK(f.table.begin_write(0, f.key, 4096, 1000, 0, 0));
+      CHECK(f.table.free(0));
+    }
+  reader.join();
+  CHECK(seen);
 }
 
 TEST_MAIN()

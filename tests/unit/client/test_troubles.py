@@ -48,6 +48,15 @@ def test_nothing_new_is_not_said_again(log: TroubleLog, caplog: pytest.LogCaptur
     )
 
 
+def test_what_lasts_is_said_once_however_long_it_lasts(
+    log: TroubleLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    log._log._interval_s = 0.0  # the throttle would let it through again by now
+    for _ in range(3):
+        log.update({"master a:1": UNREACHABLE})
+    assert len(lines(caplog)) == 1
+
+
 def test_a_peer_that_comes_and_goes_does_not_fill_the_log(
     log: TroubleLog, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -232,3 +232,36 @@ def test_a_follower_forgets_it_too() -> None:
     replay.follow(KeyUpdate(key, None))
     assert list(replay.namespaces) == [OTHER]
     assert list(replay.current) == [namespace_id(OTHER, 0)]
+
+
+async def test_who_waits_while_the_store_fails_is_refused_in_time_and_what_was_asked_for_is_stored_later() -> (
+    None
+):
+    rig = await StateRig().start()
+    rig.feed(ev.NamespaceOpened(1, IDENTITY, "m"))
+    rig.feed(ev.CommitStalled("disk on fire", 10.0))
+    (refused,) = rig.take(ef.RequestRefused)
+    assert (refused.request, refused.status) == (1, Status.UNAVAILABLE)
+    assert "disk on fire" in refused.text
+    await rig.commit()
+    assert rig.take(ef.NamespaceReady) == []
+    rig.feed(ev.NamespaceOpened(2, IDENTITY, "m"))
+    (ready,) = rig.take(ef.NamespaceReady)
+    assert (ready.request, ready.ns) == (2, namespace_id(IDENTITY, 0))
+
+
+async def test_so_many_past_ids_are_known_and_older_ones_are_simply_stale(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(namespaces, "PAST_IDS_MAX", 3)
+    rig = await StateRig().start()
+    rig.feed(ev.NamespaceOpened(1, IDENTITY, "m"))
+    await rig.commit()
+    for epoch in range(5):
+        rig.feed(ev.NamespaceBumped(2, namespace_id(IDENTITY, epoch)))
+        await rig.commit()
+    rig.take(ef.NamespaceReady)
+    for epoch in range(5):
+        rig.feed(ev.NamespaceBumped(10 + epoch, namespace_id(IDENTITY, epoch)))
+    assert [ready.request for ready in rig.take(ef.NamespaceReady)] == [12, 13, 14]
+    assert {refused.request for refused in rig.take(ef.RequestRefused)} == {10, 11}

@@ -39,6 +39,13 @@ def test_a_full_own_host_gives_way_to_one_with_room_but_not_to_others_as_full() 
     assert indexes(policy().choose(0, candidates(10 * GIB, 10 * GIB), 1, GIB, 1)) == [1]
 
 
+def test_room_ends_before_the_evictor_begins() -> None:
+    (candidate,) = candidates(8 * GIB)
+    assert candidate.has_room(0, GIB // 2)
+    assert not candidate.has_room(0, GIB)
+    assert indexes(policy().choose(0, candidates(0, 8 * GIB), 1, GIB, 1)) == [0]
+
+
 class ReportingSegment:
     """As a real one reports itself: its evictor goes from the high watermark down to the low one."""
 

@@ -61,8 +61,9 @@ async def test_what_was_placed_since_a_segment_reported_counts_until_it_reports_
     beat = ev.HeartbeatReceived(model.segment_id, model.pool_id, 0, 0)
     rig.feed(beat)
     placer.reported(beat)
-    body = PlaceRequest(NS, (100 << 20,), fingerprint(99)).encode()
-    assert PlaceReply.decode(placer.place(rig.now, body, 0)).segments == (0,)
+    for number in range(100, 105):
+        body = PlaceRequest(NS, (100 << 20,), fingerprint(number)).encode()
+        assert PlaceReply.decode(placer.place(rig.now, body, 0)).segments == (0,)
 
 
 async def test_what_lies_on_a_segment_that_is_not_heard_is_not_there_already() -> None:
