@@ -37,6 +37,8 @@ TEST(page_hash_reads_hex_and_hashes_the_rest) {
   const std::string digits = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
   CHECK(page_hash(digits) == sha256({"abc"}));
   CHECK(page_hash("g" + digits.substr(1)) == string_hash("g" + digits.substr(1)));
+  const std::string second = digits.substr(0, 1) + "g" + digits.substr(2);
+  CHECK(page_hash(second) == string_hash(second));
   CHECK(page_hash("short") == string_hash("short"));
   CHECK(page_hash(digits + "00") == string_hash(digits + "00"));
 }

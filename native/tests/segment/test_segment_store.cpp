@@ -253,6 +253,23 @@ TEST(a_writer_waits_for_a_reader_to_leave_and_then_gets_the_space) {
   CHECK_EQ(get_one(store, "old"), Status::kMiss);
 }
 
+TEST(a_writer_that_is_given_up_does_not_wait_for_space) {
+  SegmentStoreOptions options = small_store(1 << 20);
+  options.high_watermark = options.low_watermark = 1;
+  SegmentStore store(options);
+  CHECK_EQ(put_one(store, "old", 900000), Status::kOk);
+  const Keys old({"old"}), keys({"new"});
+  const auto reads = store.acquire_reads(old.block(), nullptr);
+  const Put put(keys, 900000);
+  std::vector<WriteEntry> writes(1);
+  const std::atomic<bool> cancelled{true};
+  const auto deadline = SegmentStore::Clock::now() + std::chrono::seconds(60);
+  store.reserve_writes(put.request(), 0, 1, deadline, cancelled, writes);
+  CHECK_EQ(writes[0].status, Status::kNoSpace);
+  CHECK(SegmentStore::Clock::now() < deadline);
+  store.release_reads(reads);
+}
+
 TEST(a_namespace_retired_in_the_middle_of_a_put_refuses_it) {
   SegmentStore store(small_store());
   const Keys keys({"k"});
