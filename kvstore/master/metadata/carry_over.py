@@ -37,6 +37,8 @@ CHECKPOINT_PERIOD_S = 60.0
 # RocksDB is opened anew after it failed, or while it is read-only.
 RESTART_DELAY_S_MIN = 0.1
 RESTART_DELAY_S_MAX = 5.0
+# The next process waits so long for the end of the one before, which is killed.
+GONE_TIMEOUT_S = 1.0
 # A read waits so long for a process that starts or hangs.
 READ_TIMEOUT_S = 30.0
 # And tries so often when the process ends under it.
@@ -52,6 +54,7 @@ class CarryOver:
         self._on_checkpoint = on_checkpoint
         self._loop = asyncio.get_running_loop()
         self._process: RocksdbProcess | None = None
+        self._dropped: RocksdbProcess | None = None  # the one before
         self._tasks = CoreTasks(lambda failure: None)  # none that is not started again
         # (sequence, payload) of what no checkpoint has yet, and of it what this process has not been sent.
         self._unchecked: deque[tuple[int, bytes]] = deque()
@@ -126,6 +129,11 @@ class CarryOver:
         self._tasks.cancel()
         self._drop_process()
 
+    async def gone(self, timeout_s: float) -> None:
+        """After stop(): until the process is no more, and the directory is free; not for longer than that."""
+        if self._dropped is not None:
+            await self._dropped.gone(timeout_s)
+
     # ---- carrying over ---------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
@@ -153,6 +161,8 @@ class CarryOver:
                 await asyncio.sleep(backoff.next_delay_s())
 
     async def _open(self) -> RocksdbProcess:
+        if self._dropped is not None:
+            await self._dropped.gone(GONE_TIMEOUT_S)  # it has RocksDB's lock for as long
         process = self._process = RocksdbProcess(self._path)
         try:
             await process.start()
@@ -181,7 +191,7 @@ class CarryOver:
         self._ready.clear()
         if self._process is not None:
             self._process.kill()
-            self._process = None
+            self._dropped, self._process = self._process, None
 
     async def _carry(self, process: RocksdbProcess, backoff: Backoff) -> None:
         """Until the process fails: raises StoreError."""

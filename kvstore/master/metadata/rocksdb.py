@@ -43,6 +43,8 @@ _TERM = struct.Struct("<Q")
 _VOLATILE_TERMS = 1 << 16
 # At the end, so that the next start has little to carry over.
 LAST_CHECKPOINT_TIMEOUT_S = 0.25
+# For the end of the process of RocksDB, which is killed.
+END_TIMEOUT_S = 0.2
 
 
 class RocksdbStore(MetadataStore):
@@ -135,6 +137,7 @@ class RocksdbStore(MetadataStore):
         await asyncio.gather(*ending)
         if rocksdb is not None:
             rocksdb.stop()
+            await rocksdb.gone(END_TIMEOUT_S)
         self._disk.close()
 
     async def _last_checkpoint(self, rocksdb: CarryOver) -> None:

@@ -49,6 +49,7 @@ class RocksdbProcess:
         self._scans = 0
         self._killed = False
         self.ended: asyncio.Future[str] = self._loop.create_future()
+        self._gone = asyncio.Event()
         self.carried = 0  # up to which commit RocksDB has everything
         self.read_only = ""  # why it takes no checkpoint
 
@@ -110,6 +111,11 @@ class RocksdbProcess:
             self._writer.close()
         self._end("it was told to end")
 
+    async def gone(self, timeout_s: float) -> None:
+        """Until the kernel has nothing of it any more, and the directory is free; not for longer than that."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._gone.wait(), timeout_s)
+
     # ---- in its thread ---------------------------------------------------------------------------------------
 
     def _run(self, theirs: socket.socket) -> None:
@@ -130,7 +136,7 @@ class RocksdbProcess:
 
     def _tell(self, why: str) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._end, why)
+            self._loop.call_soon_threadsafe(self._is_gone, why)
 
     # ---- on the loop -----------------------------------------------------------------------------------------
 
@@ -159,6 +165,10 @@ class RocksdbProcess:
             done, _ = await asyncio.wait([self.ended], timeout=1.0)
             why = self._why() if done else str(error)
             raise ProcessEndedError(f"the process of RocksDB has ended: {why}") from error
+
+    def _is_gone(self, why: str) -> None:
+        self._gone.set()
+        self._end(why)
 
     def _end(self, why: str) -> None:
         if self.ended.done():
