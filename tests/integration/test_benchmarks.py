@@ -96,3 +96,15 @@ def test_the_scale_benchmark_grows_loads_and_restarts_a_master_and_counts_no_wro
     assert rows["... answers that were wrong"] == "0"
     assert any(row.startswith("20 clients, ") and "of a core" in rows[row] for row in rows)
     assert any(row.startswith("restart after kill -9") for row in rows)
+
+
+def test_a_fail_over_is_measured_with_reads_going_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.scale.failover", "--pages", "50000"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(
+        r"^\| kill -9 of the leader until the standby leads \| \d+\.\d\d s", done.stdout, re.MULTILINE
+    )
+    assert re.search(r"^\| \.\.\. answers that missed a page \| 0 of \d+ \|$", done.stdout, re.MULTILINE), (
+        done.stdout
+    )
