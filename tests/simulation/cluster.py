@@ -67,7 +67,7 @@ class Cluster:
             commit_timeout_s=1.0,
         )
         self.etcd = EtcdModel(loop, log, options.quota_bytes)
-        self.etcd.on_commit = oracle.committed
+        self.etcd.on_commit.append(oracle.committed)
         self.network.servers["etcd"] = self.etcd
         oracle.cluster = self
         self.master_hosts = [f"m{i}" for i in range(options.masters)]

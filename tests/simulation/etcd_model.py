@@ -7,21 +7,21 @@ deletions and compaction.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 from kvstore.etcd import etcd_pb2 as pb
 
+from simulation.etcd_versions import EtcdVersions, Version, size_bytes
 from simulation.event_log import EventLog
 from simulation.network import End
 from simulation.process import Process
 from simulation.virtual_time import VirtualLoop
 
-VERSION_OVERHEAD_BYTES = 100
+Changes = list[tuple[bytes, bytes | None]]  # keys and what they are now; None: deleted
 NOSPACE = 1
 DISARM = 2  # AlarmRequest.DEACTIVATE
 
@@ -31,15 +31,6 @@ class EtcdError(Exception):
         super().__init__(details)
         self.code = code
         self.details = details
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    mod_revision: int
-    create_revision: int
-    version: int
-    value: bytes | None  # None: deleted
-    lease: int = 0
 
 
 @dataclass(slots=True)
@@ -60,7 +51,8 @@ class Watcher:
 
 
 class EtcdModel:
-    """`on_commit(host, revision, changes)` sees all that is written, as it is carried out; `host` asked for it, "" is etcd itself."""
+    """Each of `on_commit` sees all that is written, as it is carried out, as (host, revision, changes); `host` asked for it, "" is
+    etcd itself."""
 
     def __init__(self, loop: VirtualLoop, log: EventLog, quota_bytes: int) -> None:
         self.process = Process(loop, "etcd")
@@ -69,19 +61,14 @@ class EtcdModel:
         self._quota_bytes = quota_bytes
         self.revision = 1
         self.compacted = 0
-        self._history: dict[bytes, list[Version]] = {}
-        self._keys: list[bytes] = []
+        self._versions = EtcdVersions()
         self._changes: list[tuple[int, bytes, Version]] = []
         self._leases: dict[int, Lease] = {}
         self._lease_ids = 0
         self._watchers: list[Watcher] = []
-        self.in_use_bytes = 0
-        self.file_bytes = 0
         self.alarm = False
         self._asking = ""  # whose request is being carried out
-        self.on_commit: Callable[[str, int, list[tuple[bytes, bytes | None]]], None] = (
-            lambda host, revision, changes: None
-        )
+        self.on_commit: list[Callable[[str, int, Changes], None]] = []
         # Faults: what of the requests fails, and how long they take.
         self.fault: Callable[[str, Any], str | None] = lambda method, request: None
         self.delay_s: Callable[[], float] = lambda: 0.0
@@ -137,8 +124,8 @@ class EtcdModel:
                 grpc.StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted"
             )
         reply = pb.RangeResponse(header=self._header())
-        for key in self._range(request.key, request.range_end):
-            version = self._at(key, at)
+        for key in self._versions.range(request.key, request.range_end):
+            version = self._versions.at(key, at)
             if version is None or version.value is None:
                 continue
             if request.limit and len(reply.kvs) == request.limit:
@@ -149,22 +136,8 @@ class EtcdModel:
 
     def get(self, key: bytes) -> bytes | None:
         """For checks: the newest value."""
-        version = self._at(key, self.revision)
+        version = self._versions.at(key, self.revision)
         return None if version is None else version.value
-
-    def _range(self, start: bytes, range_end: bytes) -> Iterator[bytes]:
-        if not range_end:
-            if start in self._history:
-                yield start
-            return
-        for i in range(bisect.bisect_left(self._keys, start), bisect.bisect_left(self._keys, range_end)):
-            yield self._keys[i]
-
-    def _at(self, key: bytes, revision: int) -> Version | None:
-        for version in reversed(self._history.get(key, ())):
-            if version.mod_revision <= revision:
-                return version
-        return None
 
     # ---- writing ---------------------------------------------------------------------------------------------
 
@@ -173,7 +146,7 @@ class EtcdModel:
         ops = request.success if succeeded else request.failure
         puts = [op.request_put for op in ops if op.WhichOneof("request") == "request_put"]
         if puts:
-            self._check_space(sum(len(put.key) + len(put.value) + VERSION_OVERHEAD_BYTES for put in puts))
+            self._check_space(sum(size_bytes(put.key, put.value) for put in puts))
         if any(put.lease and put.lease not in self._leases for put in puts):
             raise EtcdError(grpc.StatusCode.NOT_FOUND, "etcdserver: requested lease not found")
         revision = self.revision + 1
@@ -197,7 +170,7 @@ class EtcdModel:
         return reply
 
     def _compare(self, compare: Any) -> bool:
-        version = self._at(compare.key, self.revision)
+        version = self._versions.at(compare.key, self.revision)
         there = version is not None and version.value is not None
         if compare.target == pb.Compare.CREATE:
             return bool((version.create_revision if there and version else 0) == compare.create_revision)
@@ -208,7 +181,7 @@ class EtcdModel:
         return there and version is not None and version.value == compare.value
 
     def _put(self, put: Any, revision: int) -> Version:
-        old = self._at(put.key, self.revision)
+        old = self._versions.at(put.key, self.revision)
         fresh = old is None or old.value is None
         version = Version(
             revision,
@@ -217,7 +190,7 @@ class EtcdModel:
             put.value,
             put.lease,
         )
-        self._add(put.key, version)
+        self._versions.add(put.key, version)
         if old is not None and old.lease and old.lease in self._leases:
             self._leases[old.lease].keys.pop(put.key, None)
         if put.lease:
@@ -226,37 +199,33 @@ class EtcdModel:
 
     def _delete(self, request: Any, revision: int) -> list[tuple[bytes, Version]]:
         gone = []
-        for key in list(self._range(request.key, request.range_end)):
-            old = self._at(key, self.revision)
+        for key in list(self._versions.range(request.key, request.range_end)):
+            old = self._versions.at(key, self.revision)
             if old is not None and old.value is not None:
                 tombstone = Version(revision, 0, 0, None)
-                self._add(key, tombstone)
+                self._versions.add(key, tombstone)
                 gone.append((key, tombstone))
         return gone
-
-    def _add(self, key: bytes, version: Version) -> None:
-        if key not in self._history:
-            self._history[key] = []
-            bisect.insort(self._keys, key)
-        self._history[key].append(version)
-        self.in_use_bytes += _size(key, version)
-        self.file_bytes = max(self.file_bytes, self.in_use_bytes)
 
     def _carried_out(self, revision: int, changes: list[tuple[bytes, Version]]) -> None:
         if not changes:
             return
         self.revision = revision
         self._changes += [(revision, key, version) for key, version in changes]
-        self.on_commit(self._asking, revision, [(key, version.value) for key, version in changes])
+        told = [(key, version.value) for key, version in changes]
+        for on_commit in list(self.on_commit):
+            on_commit(self._asking, revision, told)
         for watcher in self._watchers:
             self._tell(watcher, revision, changes)
 
     # ---- space -----------------------------------------------------------------------------------------------
 
     def _check_space(self, more_bytes: int) -> None:
-        if not self.alarm and self.file_bytes + more_bytes > self._quota_bytes:
+        if not self.alarm and self._versions.file_bytes + more_bytes > self._quota_bytes:
             self.alarm = True
-            self._log.say("etcd", f"alarm: {self.file_bytes} bytes in the file, of {self._quota_bytes}")
+            self._log.say(
+                "etcd", f"alarm: {self._versions.file_bytes} bytes in the file, of {self._quota_bytes}"
+            )
         if self.alarm:
             raise EtcdError(grpc.StatusCode.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded")
 
@@ -270,31 +239,20 @@ class EtcdModel:
                 grpc.StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted"
             )
         self.compacted = revision
-        for key, versions in list(self._history.items()):
-            newest = next(
-                (i for i in reversed(range(len(versions))) if versions[i].mod_revision <= revision), None
-            )
-            if newest is None:
-                continue
-            keep_from = newest if versions[newest].value is not None else newest + 1
-            self.in_use_bytes -= sum(_size(key, version) for version in versions[:keep_from])
-            self._history[key] = versions[keep_from:]
-            if not self._history[key]:
-                del self._history[key]
-                self._keys.remove(key)
+        self._versions.compact(revision)
         self._changes = [change for change in self._changes if change[0] >= revision]
 
     def _Defragment(self, request: Any) -> Any:
-        self.file_bytes = self.in_use_bytes
+        self._versions.defragment()
         return pb.DefragmentResponse(header=self._header())
 
     def _Status(self, request: Any) -> Any:
         return pb.StatusResponse(
             header=self._header(),
             version="3.5",
-            db_size=self.file_bytes,
+            db_size=self._versions.file_bytes,
             leader=1,
-            db_size_in_use=self.in_use_bytes,
+            db_size_in_use=self._versions.in_use_bytes,
         )
 
     def _Alarm(self, request: Any) -> Any:
@@ -336,13 +294,13 @@ class EtcdModel:
         gone = []
         for key in lease.keys:
             tombstone = Version(revision, 0, 0, None)
-            self._add(key, tombstone)
+            self._versions.add(key, tombstone)
             gone.append((key, tombstone))
         self._log.say("etcd", f"lease {lease_id} ended")
         self._carried_out(revision, gone)
 
     def lease_of(self, key: bytes) -> int:
-        version = self._at(key, self.revision)
+        version = self._versions.at(key, self.revision)
         return 0 if version is None or version.value is None else version.lease
 
     def _expire(self, lease_id: int) -> None:
@@ -418,10 +376,6 @@ def _key_value(key: bytes, version: Version) -> Any:
         value=version.value or b"",
         lease=version.lease,
     )
-
-
-def _size(key: bytes, version: Version) -> int:
-    return len(key) + len(version.value or b"") + VERSION_OVERHEAD_BYTES
 
 
 async def _sleep(loop: VirtualLoop, seconds: float) -> None:

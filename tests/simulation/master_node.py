@@ -195,7 +195,7 @@ class MasterNode:
     def is_reloading(self, segment_id: bytes) -> bool:
         """Whether a standby knows that it has yet to read a segment's log again."""
         follower = self.replica._follower if self.replica is not None else None
-        return follower is not None and segment_id in getattr(follower.replay, "to_reload", ())
+        return follower is not None and segment_id in follower.replay.to_reload
 
     async def _run(self) -> None:
         while True:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest import mock
 
 from kvstore.common import core_tasks
 from kvstore.master.ha import replica as replica_module
-from kvstore.master.state import segment_indexes
+from kvstore.master.state import log_rewrite, segment_indexes, segment_logs
 from simulation.client_node import ClientNode, Gone
 from simulation.cluster import Cluster, Options
 from simulation.event_log import EventLog
@@ -198,11 +197,9 @@ def _end(loop: VirtualLoop, cluster: Cluster) -> None:
 @contextmanager
 def small_bounds(record_entries_max: int) -> Iterator[None]:
     """What takes millions of entries or dozens of segments in the field happens in a run of seconds."""
-    with ExitStack() as stack:
-        for name in ("state.segment_logs", "compaction", "state.log_rewrite"):
-            with suppress(ImportError):
-                module = importlib.import_module(f"kvstore.master.{name}")
-                if hasattr(module, "RECORD_ENTRIES_MAX"):
-                    stack.enter_context(mock.patch.object(module, "RECORD_ENTRIES_MAX", record_entries_max))
-        stack.enter_context(mock.patch.object(segment_indexes, "RESTING", 0))
+    with (
+        mock.patch.object(log_rewrite, "RECORD_ENTRIES_MAX", record_entries_max),
+        mock.patch.object(segment_logs, "RECORD_ENTRIES_MAX", record_entries_max),
+        mock.patch.object(segment_indexes, "RESTING", 0),
+    ):
         yield

@@ -63,10 +63,11 @@ class Replay:
         self.logs: dict[bytes, SegmentLog] = {}
         self.namespaces: dict[bytes, NamespaceRecord] = {}  # by identity
         self.current: dict[bytes, NamespaceRecord] = {}  # by id
-        self.lost_namespaces: set[bytes] = set()  # keys of records that can't be read
+        self.lost_namespaces: dict[bytes, None] = {}  # keys of records that can't be read
         self.leftovers: list[Op] = []  # removes what no record stands for any more
         # Segments whose log has been replaced and is to be read again. Until that is done their pages are those of before.
-        self.to_reload: set[bytes] = set()
+        # The one that has waited longest comes first.
+        self.to_reload: dict[bytes, None] = {}
 
     # ---- all records of one moment: cluster, namespaces and segments before logs -----------------------------
 
@@ -87,9 +88,9 @@ class Replay:
             record = NamespaceRecord.decode(value)
         except CorruptRecordError as error:
             self._corrupt("namespace", key, error)
-            self.lost_namespaces.add(key)
+            self.lost_namespaces[key] = None
             return
-        self.lost_namespaces.discard(key)
+        self.lost_namespaces.pop(key, None)
         self.add_namespace(record)
 
     def add_namespace(self, record: NamespaceRecord) -> None:
@@ -145,7 +146,7 @@ class Replay:
             if value is not None:
                 self.load_namespace(key, value)
             else:
-                self.lost_namespaces.discard(key)
+                self.lost_namespaces.pop(key, None)
                 self._forget_namespace(key)
         elif key == layout.CLUSTER_KEY:
             self.load_cluster(value)
@@ -161,7 +162,7 @@ class Replay:
         log = self.logs.get(segment_id)
         record = None if value is None else self._segment_record(key, value)
         if record is None:
-            self.to_reload.discard(segment_id)
+            self.to_reload.pop(segment_id, None)
             if log is not None:
                 del self.logs[segment_id]
                 self.index.drop_segment(log.index)
@@ -169,13 +170,13 @@ class Replay:
         if log is None or log.record.endpoint.pool_id != record.endpoint.pool_id or log.index != record.index:
             if log is not None:
                 self.index.drop_segment(log.index)
-            self.to_reload.discard(segment_id)
+            self.to_reload.pop(segment_id, None)
             self.logs[segment_id] = SegmentLog.unread(record)
             if record.snapshot.generation:
-                self.to_reload.add(segment_id)
+                self.to_reload[segment_id] = None
             return
         if log.record.snapshot.generation != record.snapshot.generation:
-            self.to_reload.add(segment_id)
+            self.to_reload[segment_id] = None
         log.record = record
 
     # Reading a log again, as it is at one moment not before the last change that was followed. It may be begun anew; changes up
@@ -204,7 +205,7 @@ class Replay:
     def end_reload(self, segment_id: bytes, fresh: SegmentLog) -> None:
         self.index.end_inventory(fresh.index)
         self.logs[segment_id] = fresh
-        self.to_reload.discard(segment_id)
+        self.to_reload.pop(segment_id, None)
 
     # ---- result ----------------------------------------------------------------------------------------------
 
