@@ -2,7 +2,8 @@
 
 A corrupt record costs what it holds and nothing else: its segment is marked damaged (its next attach brings an
 inventory that makes it whole), and a lost namespace raises the epoch floor, so that its past epochs never
-come back.
+come back. Where whole commits are gone, any of them may have ended an epoch: every namespace begins a new one then, and every
+segment brings an inventory.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from dataclasses import replace
 
+from kvstore.common.identity import identity_hash
 from kvstore.common.logs import log_event
 from kvstore.master.metadata.replicated import StoreReader
-from kvstore.master.metadata.store import Delete, Fence, MetadataStore, Op, OpSet, Put
+from kvstore.master.metadata.store import COMMITS_LOST_KEY, Delete, Fence, MetadataStore, Op, OpSet, Put
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.state import layout
 from kvstore.master.state.directory_state import Recovered
@@ -22,7 +25,7 @@ from kvstore.master.state.replay import CorruptRecord, OnCorrupt, Replay
 
 logger = logging.getLogger(__name__)
 
-# More bumps than one namespace sees between two losses of its record.
+# More bumps than one namespace sees between two losses of its record. No epoch lies so far above the floor.
 EPOCH_FLOOR_STEP = 1 << 20
 
 
@@ -30,6 +33,7 @@ async def load(reader: StoreReader, on_corrupt: OnCorrupt) -> Replay:
     """Everything that the reader has. Raises StoreError; NewerFormatError where a later release has written any of it."""
     replay = Replay(on_corrupt)
     replay.load_cluster(await reader.get(layout.CLUSTER_KEY))
+    replay.commits_lost = await reader.get(COMMITS_LOST_KEY) is not None
     async for page in reader.scan(layout.NAMESPACES_PREFIX):
         for key, value in page:
             replay.load_namespace(key, value)
@@ -73,22 +77,31 @@ async def take_over(replay: Replay, store: MetadataStore, fence: Fence) -> Recov
     """Writes what a new leader has to put right, and hands over the replay's index, which is not to be fed any more."""
     leftovers = list(replay.leftovers)
     cluster = replay.cluster
-    if cluster is None or replay.lost_namespaces:
+    namespaces = list(replay.namespaces.values())
+    epochs_lost = bool(replay.lost_namespaces) or replay.commits_lost
+    if cluster is None or epochs_lost:
         if cluster is None:
             cluster = ClusterRecord(secrets.token_bytes(layout.ID_BYTES))
-        if replay.lost_namespaces:
+        if epochs_lost:
             cluster = ClusterRecord(cluster.cluster_id, cluster.epoch_floor + EPOCH_FLOOR_STEP)
         await store.commit((Put(layout.CLUSTER_KEY, cluster.encode()),), fence)
         # Only once the floor is durable may the broken records go.
         leftovers += [Delete(key) for key in replay.lost_namespaces]
-    await _remove(leftovers, store, fence)
-    return Recovered(cluster, replay.index, tuple(replay.segments()), tuple(replay.namespaces.values()))
+    if replay.commits_lost:
+        namespaces = [replace(each, epoch=each.epoch + EPOCH_FLOOR_STEP) for each in namespaces]
+        leftovers += [
+            Put(layout.namespace_key(identity_hash(each.identity)), each.encode()) for each in namespaces
+        ]
+        leftovers.append(Delete(COMMITS_LOST_KEY))  # last
+        log_event(logger, logging.ERROR, "namespaces_cleared", namespaces=len(namespaces))
+    await _commit_all(leftovers, store, fence)
+    return Recovered(cluster, replay.index, tuple(replay.segments()), tuple(namespaces))
 
 
-async def _remove(leftovers: list[Op], store: MetadataStore, fence: Fence) -> None:
-    """In as few commits as the bounds allow."""
+async def _commit_all(ops: list[Op], store: MetadataStore, fence: Fence) -> None:
+    """In their order, and in as few commits as the bounds allow."""
     together = OpSet()
-    for op in leftovers:
+    for op in ops:
         if not together.fits((op,)):
             await store.commit(together.ops, fence)
             together = OpSet()

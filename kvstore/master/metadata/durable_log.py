@@ -52,6 +52,7 @@ class DurableLog:
         self._last_ticket = 0
         self._reopening = asyncio.Lock()
         self.trouble = ""  # why it takes nothing, while it does not
+        self.lost_commits = False  # some were damaged when it was read
 
     async def lock(self) -> None:
         """Takes the directory for this process. Raises StoreError; not where only space is missing."""
@@ -74,6 +75,7 @@ class DurableLog:
             return []
         records, lost, trouble = await self._disk.run(lambda: log.read(released))
         if lost or trouble:
+            self.lost_commits = True
             path = str(self._path)
             log_event(logger, logging.ERROR, "commits_lost", path=path, commits=lost, error=trouble)
         self._fd = log.fd()

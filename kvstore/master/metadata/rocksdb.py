@@ -24,6 +24,7 @@ from kvstore.master.metadata.durable_log import DurableLog
 from kvstore.master.metadata.rocksdb_client import CanNotOpenError
 from kvstore.master.metadata.rocksdb_messages import OpKind, encode_op
 from kvstore.master.metadata.store import (
+    COMMITS_LOST_KEY,
     INTERNAL_PREFIX,
     DeleteRange,
     Fence,
@@ -70,6 +71,9 @@ class RocksdbStore(MetadataStore):
             raise store_directory.unusable(self._path, str(error)) from error
         for sequence, payload in await self._log.read(carried):
             rocksdb.add(sequence, payload)
+        if self._log.lost_commits:
+            # Before anything is carried over: a checkpoint behind the gap would make it forgotten.
+            await self._log.write([encode_op(OpKind.PUT, COMMITS_LOST_KEY)])
         rocksdb.begin()
         stored = await rocksdb.get(_TERM_KEY)
         self._term = _TERM.unpack(stored)[0] if stored is not None else 0

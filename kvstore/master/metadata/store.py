@@ -22,6 +22,8 @@ SCAN_PAGE_BYTES = 1 << 20
 
 # Keys that start with this byte belong to the store itself and are never scanned or written by a caller.
 INTERNAL_PREFIX = b"\x00"
+# A store writes it, durably, when it finds that commits are gone which had returned. Whoever has drawn the consequences deletes it.
+COMMITS_LOST_KEY = b"m/commits-lost"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Where durable state lies in the metadata store, and what its registry records say.
 
     m/cluster                                       cluster id, epoch floor of namespaces
+    m/commits-lost                                  the embedded store has lost commits, and nothing was made of it yet
     n/<sha256 of identity>                          a namespace
     s/<segment id>                                  a segment: endpoint, pool, which snapshot is current
     l/<segment id> 's' <generation u32> <chunk u32> snapshot chunks of the segment's log

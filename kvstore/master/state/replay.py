@@ -64,6 +64,8 @@ class Replay:
         self.namespaces: dict[bytes, NamespaceRecord] = {}  # by identity
         self.current: dict[bytes, NamespaceRecord] = {}  # by id
         self.lost_namespaces: dict[bytes, None] = {}  # keys of records that can't be read
+        # Nobody knows of what: any log may lack something, any namespace may have had a later epoch.
+        self.commits_lost = False
         self.leftovers: list[Op] = []  # removes what no record stands for any more
         # Segments whose log has been replaced and is to be read again. Until that is done their pages are those of before.
         # The one that has waited longest comes first.
@@ -218,7 +220,7 @@ class Replay:
                 log.durable_seq,
                 log.sizes.total,
                 log.next_generation,
-                log.damaged or log.chunks_seen != log.record.snapshot.chunks,
+                self.commits_lost or log.damaged or log.chunks_seen != log.record.snapshot.chunks,
             )
 
     # ---- common ----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from kvstore.common.errors import CorruptRecordError, StoreError
-from kvstore.master.metadata.store import Delete
+from kvstore.master.metadata.store import COMMITS_LOST_KEY, Delete
 from kvstore.master.state import effects as ef
 from kvstore.master.state import layout
 from kvstore.master.state.records import ENVELOPE_BYTES, Record, RecordKind
@@ -124,6 +124,20 @@ async def test_a_corrupt_segment_record_costs_its_pages_only_and_the_segment_sta
     await rig.commit()
     await rig.restart()
     assert directory_content(rig, hurt) == hurt.content()
+
+
+async def test_after_lost_commits_every_segment_brings_its_inventory() -> None:
+    rig, one, other = await filled()
+    await rig.write_raw(COMMITS_LOST_KEY, b"")
+    await rig.restart()
+    assert (await attach(rig, one, 10)).need_inventory
+    assert (await attach(rig, other, 11)).need_inventory
+    for chunk in [*one.inventory(10), *other.inventory(11)]:
+        rig.feed(chunk)
+    await rig.commit()
+    await rig.restart()
+    assert not (await attach(rig, one, 12)).need_inventory
+    assert await rig.store.get(COMMITS_LOST_KEY) is None
 
 
 async def test_a_corrupt_cluster_record_stops_the_start_with_a_remedy() -> None:
