@@ -208,6 +208,7 @@ void CommitLog::read_file(size_t number, std::vector<Found>& into, std::string& 
 }
 
 uint64_t CommitLog::append(const std::vector<std::string>& payloads, uint64_t released) {
+  check_directory();
   uint64_t sequence = next_sequence_;
   for (size_t next = 0; next < payloads.size();) {
     const uint64_t first_bytes = aligned(kHeadBytes + payloads[next].size());
@@ -225,6 +226,21 @@ uint64_t CommitLog::append(const std::vector<std::string>& payloads, uint64_t re
     file.last_sequence = sequence - 1;
   }
   return std::exchange(next_sequence_, sequence);
+}
+
+// Files that were removed while they are open take bytes and syncs as ever, and nobody will find them again.
+void CommitLog::check_directory() const {
+  struct stat ours;
+  struct stat named;
+  const bool there =
+      ::fstat(lock_fd_, &ours) == 0 && ::stat((options_.directory + "/lock").c_str(), &named) == 0;
+  if (!there || ours.st_dev != named.st_dev || ours.st_ino != named.st_ino)
+    fail(ENOENT, options_.directory + " was removed or replaced while it was in use");
+}
+
+bool CommitLog::is_there(const File& file) {
+  struct stat found;
+  return ::fstat(file.fd, &found) == 0 && found.st_nlink != 0;
 }
 
 CommitLog::File& CommitLog::file_with_room(uint64_t bytes, uint64_t released) {
@@ -298,6 +314,7 @@ void CommitLog::write(File& file, const std::string& bytes) {
   int error = write_all(file.fd, bytes.data(), bytes.size(), file.used_bytes);
   const bool written = error == 0;
   if (written) error = sync(file.fd, false);
+  if (error == 0 && !is_there(file)) error = ENOENT;
   if (error == 0) return;
   file.ready = false;
   current_ = nullptr;

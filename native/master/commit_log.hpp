@@ -10,7 +10,8 @@
 // from what is new. in_group counts the records that one write has put before this one. A damaged record costs itself: reading goes
 // on at the next one that is whole; only the last write of all may never have been finished, and counts up to its first hole. A file
 // that failed to be written or synced is not trusted with anything new: the same records go, under the same sequences, into the next
-// file, and what the newer file says counts. No directory is used by two processes at a time.
+// file, and what the newer file says counts. No directory is used by two processes at a time. Nothing is durable in a directory or a
+// file that was removed meanwhile: appending fails until the directory is back, and leaves the file for the next.
 //
 // Threads: one at a time. Errors: std::system_error with the errno; LogFull.
 #pragma once
@@ -97,6 +98,8 @@ class CommitLog {
   void make(File& file);
   static int write_zeros(int fd, uint64_t from, uint64_t to);
   void write(File& file, const std::string& bytes);
+  void check_directory() const;
+  static bool is_there(const File& file);
   void sync_directory() const;
   void close(File& file) noexcept;
   std::string file_path(size_t number) const;

@@ -7,6 +7,7 @@ import asyncio
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,8 +17,11 @@ import pytest
 
 from kvstore.common.errors import StoreError
 from kvstore.master.metadata import carry_over, durable_log, store_directory
+from kvstore.master.metadata.carry_over import CarryOver
 from kvstore.master.metadata.rocksdb import RocksdbStore
 from kvstore.master.metadata.store import DeleteRange, Put
+from support.master_peers import until
+from support.store_worker import rocksdb_pid
 
 # As the releases before the commit log wrote it, and left it at a crash: the last records lie in RocksDB's own log.
 EARLIER_RELEASE = """
@@ -67,6 +71,18 @@ async def content(path: Path, prefix: bytes = b"k") -> dict[bytes, bytes]:
         return {key: value async for page in store.scan(prefix) for key, value in page}
     finally:
         await store.close()
+
+
+def carried_over(store: RocksdbStore) -> CarryOver:
+    assert store._rocksdb is not None
+    return store._rocksdb
+
+
+def kill_rocksdb() -> None:
+    """The next process opens the directory anew."""
+    pid = rocksdb_pid(os.getpid())
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
 
 
 async def refusal(path: Path) -> str:
@@ -255,3 +271,50 @@ async def test_a_full_log_holds_commits_up_until_rocksdb_is_there_again(
         await store.commit((Put(b"k%04d" % i, bytes(50_000)),), fence)
     assert len([key async for page in store.scan(b"k") for key, _ in page]) == 200
     await asyncio.wait_for(store.close(), 5)
+
+
+async def test_a_directory_that_is_moved_away_takes_no_commits_and_gets_no_other_files_until_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carry_over, "CARRY_DELAY_S", 0.0)
+    monkeypatch.setattr(carry_over, "CHECKPOINT_PERIOD_S", 0.0)
+    path, away = tmp_path / "store", tmp_path / "away"
+    store = RocksdbStore(path)
+    await store.open()
+    fence = await store.acquire()
+    await store.commit([Put(b"k1", b"1")], fence)
+    path.rename(away)
+    for _ in range(3):
+        with pytest.raises(StoreError, match="removed or replaced while it was in use"):
+            await store.commit([Put(b"k2", b"2")], fence)
+    with pytest.raises(StoreError):
+        await store.size_bytes()
+    await until(lambda: "store/CURRENT" in carried_over(store).trouble, "it was opened anew")
+    assert "move it back" in store_directory.remedy(carried_over(store).trouble)
+    assert not path.exists()
+    away.rename(path)
+    await store.commit([Put(b"k2", b"2")], fence)
+    await until(lambda: not carried_over(store).trouble, "it goes on")
+    await store.close()
+    assert await content(path) == {b"k1": b"1", b"k2": b"2"}
+
+
+async def test_a_database_that_was_replaced_meanwhile_is_not_carried_over_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carry_over, "CARRY_DELAY_S", 0.0)
+    path, other = tmp_path / "store", tmp_path / "other"
+    store = RocksdbStore(other)
+    await store.open()
+    await store.close()
+    store = RocksdbStore(path)
+    await store.open()
+    fence = await store.acquire()
+    await store.commit([Put(b"k1", b"1")], fence)
+    await carried_over(store).checkpoint()
+    path.rename(tmp_path / "away")
+    other.rename(path)
+    kill_rocksdb()
+    await until(lambda: "was replaced" in carried_over(store).trouble, "the exchange is seen")
+    await store.close()
+    assert await content(path) == {}

@@ -7,7 +7,9 @@ are carried over. A process that ends is started again. One that hangs holds up 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -55,6 +57,7 @@ class CarryOver:
         self._loop = asyncio.get_running_loop()
         self._process: RocksdbProcess | None = None
         self._dropped: RocksdbProcess | None = None  # the one before
+        self._checkpointed: int | None = None  # up to there RocksDB had everything; None: it was not open yet
         self._tasks = CoreTasks(lambda failure: None)  # none that is not started again
         # (sequence, payload) of what no checkpoint has yet, and of it what this process has not been sent.
         self._unchecked: deque[tuple[int, bytes]] = deque()
@@ -163,9 +166,10 @@ class CarryOver:
     async def _open(self) -> RocksdbProcess:
         if self._dropped is not None:
             await self._dropped.gone(GONE_TIMEOUT_S)  # it has RocksDB's lock for as long
-        process = self._process = RocksdbProcess(self._path)
+        process = self._process = RocksdbProcess(self._path, make=self._checkpointed is None)
         try:
             await process.start()
+            self._check_kept(process)
         except BaseException:
             self._drop_process()
             raise
@@ -186,6 +190,15 @@ class CarryOver:
         self.trouble = process.read_only
         self._ready.set()
         return process
+
+    def _check_kept(self, process: RocksdbProcess) -> None:
+        """Raises StoreError where other files have taken the place of those that were there: what the log was let go of for is gone."""
+        if self._checkpointed is not None and process.carried < self._checkpointed:
+            raise StoreError(
+                f"{self._path} was replaced while it was in use: it has the commits up to {process.carried}, not to "
+                f"{self._checkpointed}: {os.strerror(errno.ENOENT)}"
+            )
+        self._checkpointed = process.carried
 
     def _drop_process(self) -> None:
         self._ready.clear()
@@ -247,6 +260,7 @@ class CarryOver:
         while self._unchecked and self._unchecked[0][0] <= sequence:
             self._unchecked_bytes -= len(self._unchecked.popleft()[1])
         self._hurried = False
+        self._checkpointed = sequence
         self._unchecked_since = self._loop.time()
         self._on_checkpoint(sequence)
 

@@ -39,8 +39,10 @@ class ProcessEndedError(StoreError):
 class RocksdbProcess:
     """One run of the process. It is over when `ended` is done, whose result says why."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, make: bool) -> None:
+        """`make`: a directory without a database gets one."""
         self._path = path
+        self._make = make
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[asyncio.Future[bytes]] = deque()
         self._process: subprocess.Popen[bytes] | None = None
@@ -120,7 +122,13 @@ class RocksdbProcess:
 
     def _run(self, theirs: socket.socket) -> None:
         with theirs:
-            command = [sys.executable, "-m", MODULE, str(self._path), str(theirs.fileno()), str(os.getpid())]
+            arguments = [
+                str(self._path),
+                str(theirs.fileno()),
+                str(os.getpid()),
+                "make" if self._make else "keep",
+            ]
+            command = [sys.executable, "-m", MODULE, *arguments]
             try:
                 process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()]

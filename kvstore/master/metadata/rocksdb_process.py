@@ -1,4 +1,4 @@
-"""The process that has RocksDB: `python -m kvstore.master.metadata.rocksdb_process DIRECTORY DESCRIPTOR PARENT`.
+"""The process that has RocksDB: `python -m kvstore.master.metadata.rocksdb_process DIRECTORY DESCRIPTOR PARENT make|keep`.
 
 rocksdict keeps the interpreter to itself while the disk works, so RocksDB has an interpreter of its own. It writes without a log:
 what the master has not had a checkpoint of is in the master's commit log, and is applied again after a crash. It has one peer, at the
@@ -262,7 +262,7 @@ def perform(database: Database, code: int, body: bytes) -> bytes:
     return b""
 
 
-def main(path: str, descriptor: int, parent: int) -> None:
+def main(path: str, descriptor: int, parent: int, make: bool) -> None:
     # Whoever stops the master stops it: signals to the group of processes are not for this one.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -273,6 +273,9 @@ def main(path: str, descriptor: int, parent: int) -> None:
         return  # it was killed before
     try:
         remove_mirrors(path)
+        if not make and not os.path.exists(f"{path}/CURRENT"):
+            # Made anew it would be empty, and be said to have what was carried over before.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{path}/CURRENT")
         database = Database(path)
     except Exception as error:
         peer.sendall(frame(Reply.CAN_NOT_OPEN, str(error).encode()))
@@ -289,4 +292,4 @@ def main(path: str, descriptor: int, parent: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "make")

@@ -79,8 +79,9 @@ def write_version(path: Path) -> None:
 
 
 def occupied_bytes(path: Path) -> int:
-    """Of all files; blocks. Raises OSError."""
+    """Of all files; blocks. Raises OSError, also when the directory itself was removed."""
     total = 0
+    path.stat()
     for directory in (path, commits_directory(path)):
         try:
             for entry in os.scandir(directory):
@@ -128,6 +129,10 @@ _REMEDIES = {
     errno.EACCES: "Give the user of the master the right to read and write it, or give a directory that is its own",
     errno.EPERM: "Give the user of the master the right to read and write it, or give a directory that is its own",
     errno.EROFS: "The file system is mounted read-only: mount it writable, or give a directory elsewhere",
+    errno.ENOENT: (
+        "The directory, or a file in it, was removed or replaced while the master ran: move it back, and the master goes on; "
+        f"if it is gone for good, restart the master, and its segments after it. {COSTS_WARM_PAGES_ONLY}"
+    ),
     errno.ENOTDIR: "A file is where a directory should be: give another path, or move the file away",
     errno.EEXIST: "A file is where the directory should be: give another path, or move the file away",
     errno.EIO: "The disk fails: look at the kernel's log, and give a directory on another disk",

@@ -291,6 +291,51 @@ TEST(after_a_write_that_failed_the_same_commits_go_into_another_file) {
   CHECK_EQ(found(directory), "1 2 3 4 5");
 }
 
+TEST(nothing_is_appended_in_a_directory_that_was_moved_away_and_all_of_it_when_it_is_back) {
+  const Directory directory;
+  const std::string commits = directory.options().directory;
+  const auto refusal = [&](CommitLog& log) {
+    try {
+      log.append({payload(4)}, 0);
+    } catch (const std::system_error& error) {
+      return error.code().value();
+    }
+    return 0;
+  };
+  {
+    CommitLog log(directory.options());
+    log.read(0);
+    append_one_by_one(log, 1, 3);
+    CHECK_EQ(::rename(commits.c_str(), (commits + ".away").c_str()), 0);
+    CHECK_EQ(refusal(log), ENOENT);
+    CHECK_EQ(::mkdir(commits.c_str(), 0700), 0);
+    CHECK_EQ(refusal(log), ENOENT);
+    CHECK_EQ(::rmdir(commits.c_str()), 0);
+    CHECK_EQ(::rename((commits + ".away").c_str(), commits.c_str()), 0);
+    append_one_by_one(log, 4, 5);
+  }
+  CHECK_EQ(found(directory), "1 2 3 4 5");
+}
+
+TEST(what_was_written_into_a_removed_file_does_not_count_and_goes_into_another_one) {
+  const Directory directory;
+  {
+    CommitLog log(directory.options());
+    log.read(0);
+    append_one_by_one(log, 1, 3);
+    CHECK_EQ(::unlink(directory.file(0).c_str()), 0);
+    bool refused = false;
+    try {
+      log.append({payload(4)}, 3);
+    } catch (const std::system_error& error) {
+      refused = error.code().value() == ENOENT;
+    }
+    CHECK(refused);
+    append_one_by_one(log, 4, 5, 3);
+  }
+  CHECK_EQ(found(directory, 3), "4 5");
+}
+
 TEST(what_a_newer_file_says_of_a_commit_counts) {
   const Directory directory;
   {
