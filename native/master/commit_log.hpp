@@ -59,7 +59,7 @@ class CommitLog {
   CommitLog& operator=(const CommitLog&) = delete;
 
   // What was appended after `released`. A record at the very end that is not whole was never durable, and is not counted as lost.
-  // Appending goes on behind it.
+  // Appending goes on behind it. Throws, and has touched nothing, when a file that is there can't be opened.
   Contents read(uint64_t released);
 
   // Durable on return: one write and one sync, two where a file is full. The sequence of the first; `released` is up to where records

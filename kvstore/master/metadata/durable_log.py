@@ -68,12 +68,17 @@ class DurableLog:
             self._failed(why)
 
     async def read(self, released: int) -> list[tuple[int, bytes]]:
-        """(sequence, payload) of what was committed after `released`; from here on commits can be written."""
+        """(sequence, payload) of what was committed after `released`; from here on commits can be written. Raises StoreError."""
         self._released = released
         log = self._log
         if log is None:
             return []
-        records, lost, trouble = await self._disk.run(lambda: log.read(released))
+        try:
+            records, lost, trouble = await self._disk.run(lambda: log.read(released))
+        except OSError as error:
+            self._log = None
+            log.close(0)
+            raise store_directory.unusable(self._path, error.strerror or str(error)) from error
         if lost or trouble:
             self.lost_commits = True
             path = str(self._path)

@@ -409,3 +409,28 @@ TEST(a_file_of_another_size_is_read_and_made_anew) {
 }
 
 TEST_MAIN()
+
+TEST(a_file_that_can_not_be_opened_now_ends_the_reading_and_is_kept) {
+  const Directory directory;
+  {
+    CommitLog log(directory.options());
+    log.read(0);
+    append_one_by_one(log, 1, 3);
+  }
+  {
+    CommitLog log(directory.options());
+    rlimit before{};
+    CHECK_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+    const rlimit none{0, before.rlim_max};
+    CHECK_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+    int error = 0;
+    try {
+      log.read(0);
+    } catch (const std::system_error& e) {
+      error = e.code().value();
+    }
+    CHECK_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    CHECK_EQ(error, EMFILE);
+  }
+  CHECK_EQ(found(directory), "1 2 3");
+}
