@@ -60,7 +60,6 @@ class InventoryChunkStored:
     log: int
     generation: int
     chunk: int
-    entries: int
     groups: bytes
 
 
@@ -70,6 +69,7 @@ class InventoryStored:
     log: int
     generation: int
     last_seq: int
+    entries: int
 
 
 @dataclass(frozen=True, slots=True)

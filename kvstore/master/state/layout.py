@@ -73,6 +73,11 @@ def snapshots_before(segment_id: bytes, generation: int) -> DeleteRange:
     return DeleteRange(snapshot_key(segment_id, 0, 0), snapshot_key(segment_id, generation, 0))
 
 
+def snapshots_between(segment_id: bytes, after: int, before: int) -> DeleteRange:
+    """Of the generations between the two, which are not among them."""
+    return DeleteRange(snapshot_key(segment_id, after + 1, 0), snapshot_key(segment_id, before, 0))
+
+
 @dataclass(frozen=True, slots=True)
 class LogKey:
     """A parsed key of a log: of a snapshot chunk (generation, chunk) or of a journal record (first_seq)."""

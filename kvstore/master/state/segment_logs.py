@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvstore.master.metadata.store import Put, SpaceLevel
+from kvstore.master.metadata.store import Op, Put, SpaceLevel
 from kvstore.master.state import layout
 from kvstore.master.state.changes import (
     InventoryChunkStored,
@@ -177,10 +177,15 @@ class SegmentLogs:
         effects = self._refuse_entries(segment, event.last_seq, staged.refused)
         for count, groups, record in records:
             key = layout.snapshot_key(segment.segment_id, progress.generation, progress.chunks)
+            ops: tuple[Op, ...] = (Put(key, record),)
+            if progress.chunks == 0:
+                # What earlier ones have left that broke off: a segment whose link breaks again and again must not fill the store.
+                current = segment.record.snapshot.generation
+                ops += (layout.snapshots_between(segment.segment_id, current, progress.generation),)
             change = InventoryChunkStored(
-                segment.segment_id, segment.log, progress.generation, progress.chunks, count, groups
+                segment.segment_id, segment.log, progress.generation, progress.chunks, groups
             )
-            effects += self._write([Commit((Put(key, record),), change)])
+            effects += self._write([Commit(ops, change)])
             progress.chunks += 1
             progress.entries += count
         if event.last:
@@ -199,7 +204,9 @@ class SegmentLogs:
             layout.journal_before(segment.segment_id, None),
             layout.snapshots_before(segment.segment_id, progress.generation),
         )
-        change = InventoryStored(segment.segment_id, segment.log, progress.generation, progress.last_seq)
+        change = InventoryStored(
+            segment.segment_id, segment.log, progress.generation, progress.last_seq, progress.entries
+        )
         return Commit(ops, change)
 
     def inventory_chunk_stored(self, change: InventoryChunkStored) -> list[Effect]:
@@ -210,9 +217,6 @@ class SegmentLogs:
         if change.chunk == 0:
             self._index.begin_inventory(segment.index)
         self._index.apply(segment.index, change.groups)
-        if change.chunk == 0:
-            segment.logged_entries = 0
-        segment.logged_entries += change.entries
         return []
 
     @staticmethod
@@ -227,6 +231,7 @@ class SegmentLogs:
         self._index.end_inventory(segment.index)
         segment.durable_snapshot = segment.record.snapshot
         segment.durable_seq = change.last_seq
+        segment.logged_entries = change.entries
         segment.damaged = False
         # What it has not named is there until it is swept, so the index doesn't know the number yet.
         done = {

@@ -9,7 +9,7 @@ import pytest
 
 from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
-from kvstore.master.state import segment_logs
+from kvstore.master.state import layout, segment_logs
 from kvstore.master.state.directory_state import StateLimits
 from kvstore.master.state.log_compaction import LogLimits
 from kvstore.master.state.segment_logs import RECORD_ENTRIES_MAX, SEQ_MAX
@@ -145,6 +145,37 @@ async def test_an_inventory_that_breaks_off_leaves_a_whole_log_behind(model: Mod
     assert not rig.corrupt
     accepted = await attach(rig, model, 2)
     assert (accepted.durable_seq, accepted.need_inventory) == (40, False)
+
+
+async def test_inventories_that_break_off_again_and_again_leave_the_chunks_of_the_last_one_only(
+    model: ModelSegment,
+) -> None:
+    rig = await StateRig().start()
+    model.add(*range(40))
+    for session in range(1, 6):
+        await attach(rig, model, session)
+        if session == 1:
+            rig.feed(model.batch(1, 1))
+        for chunk in model.inventory(session, chunk_entries=10)[:3]:
+            rig.feed(chunk)
+        await rig.commit()
+        rig.feed(ev.StreamLost(session))
+        if session == 3:
+            await rig.restart()
+    records = [key async for page in rig.store.scan(layout.LOGS_PREFIX) for key, _ in page]
+    assert len(records) == 1 + 3
+    assert rig.segment(model.segment_id).logged_entries == 40  # the log of before is still the log
+    accepted = await attach(rig, model, 6)
+    assert (accepted.durable_seq, accepted.need_inventory) == (40, False)
+    for chunk in model.inventory(6, chunk_entries=10):
+        rig.feed(chunk)
+    await rig.commit()
+    assert rig.segment(model.segment_id).logged_entries == 40
+    assert directory_content(rig, model) == model.content()
+    await rig.restart()
+    assert directory_content(rig, model) == model.content()
+    records = [key async for page in rig.store.scan(layout.LOGS_PREFIX) for key, _ in page]
+    assert len(records) == 4
 
 
 @pytest.mark.parametrize(
