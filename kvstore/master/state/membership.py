@@ -350,8 +350,11 @@ class Membership:
         """`late_s` of the time since the last one this master heard nobody: that is no silence of theirs."""
         effects: list[Effect] = []
         for segment in list(self._table):
-            segment.heard_at += late_s
-            segment.alive_at += late_s
+            # Whoever was heard after the pause, before this tick, was heard then and not later.
+            segment.heard_at = min(now, segment.heard_at + late_s)
+            segment.alive_at = min(now, segment.alive_at + late_s)
+            if segment.recovering_until is not None:
+                segment.recovering_until += late_s
             self._judge(now, segment)
             if segment.state is SegmentState.GONE:
                 if segment.removed and now - segment.suspect_since >= self.limits.grace_s:

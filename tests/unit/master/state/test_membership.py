@@ -503,3 +503,26 @@ async def test_a_drop_that_could_not_be_stored_is_tried_again_after_the_grace_pe
     await rig.commit()
     await rig.restart()
     assert len(rig.state.segments) == 0
+
+
+async def test_a_pause_of_the_master_is_no_sign_of_life_of_who_was_heard_right_after_it(
+    model: ModelSegment,
+) -> None:
+    rig = await filled(model)
+    rig.feed(beat(model), after_s=60.0)  # waited in the socket while the loop hung
+    rig.feed(ev.Tick(late_s=59.5))
+    rig.feed(ev.Tick(), after_s=2.5)
+    assert not rig.segment(model.segment_id).vouched
+    rig.feed(ev.Tick(), after_s=8.0)
+    assert rig.segment(model.segment_id).state is SegmentState.SUSPECT
+
+
+async def test_a_pause_of_the_master_takes_nothing_from_the_time_to_attach_after_its_restart(
+    model: ModelSegment,
+) -> None:
+    rig = await filled(model)
+    await rig.restart()
+    rig.feed(ev.Tick(late_s=20.0), after_s=20.5)
+    assert rig.segment(model.segment_id).state is SegmentState.LIVE
+    rig.feed(ev.Tick(), after_s=5.0)
+    assert rig.segment(model.segment_id).state is SegmentState.SUSPECT
