@@ -91,6 +91,7 @@ class Replay:
         except CorruptRecordError as error:
             self._corrupt("namespace", key, error)
             self.lost_namespaces[key] = None
+            self._forget_namespace(key)  # what it was before is over
             return
         self.lost_namespaces.pop(key, None)
         self.add_namespace(record)

@@ -234,6 +234,18 @@ def test_a_follower_forgets_it_too() -> None:
     assert list(replay.current) == [namespace_id(OTHER, 0)]
 
 
+def test_a_follower_that_can_not_read_what_a_namespace_has_become_answers_for_its_old_epoch_no_more() -> None:
+    replay = Replay(lambda record: None)
+    key = layout.namespace_key(identity_hash(IDENTITY))
+    replay.follow(KeyUpdate(key, NamespaceRecord(IDENTITY, "m", 2).encode()))
+    replay.follow(KeyUpdate(key, b"scrambled"))
+    assert replay.lost_namespaces == {key}
+    assert not replay.namespaces and not replay.current
+    replay.follow(KeyUpdate(key, NamespaceRecord(IDENTITY, "m", 4).encode()))
+    assert not replay.lost_namespaces
+    assert list(replay.current) == [namespace_id(IDENTITY, 4)]
+
+
 async def test_who_waits_while_the_store_fails_is_refused_in_time_and_what_was_asked_for_is_stored_later() -> (
     None
 ):
