@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
@@ -22,6 +23,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 # What segments copy out of the memory of tests is the bytes that the test means, or the put fails.
 os.environ.setdefault("KVSTORE_CLIENT_PUT_DIGESTS", "1")
+
+# A shell ignores Ctrl-C for what it starts in the background, and so would all that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LOCKS = "kvstore_locks"
 

@@ -29,9 +29,16 @@ from support.state_rig import StateRig
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-MASTER = {"committer", "directory-tick", "directory-store-watch", "metadata-carry-over", "status-port"}
+MASTER = {
+    "committer",
+    "directory-tick",
+    "directory-store-watch",
+    "directory-store-upkeep",
+    "metadata-carry-over",
+    "status-port",
+}
 SEGMENT = {"keep-unix-socket", "watch-refusals", "status-port"}
-STANDBY = {"replica", "follower", "follower-lag", "map-mirror"}
+STANDBY = {"replica", "follower", "follower-lag", "follower-reload", "map-mirror"}
 
 # Tasks of a running server that no CoreTasks has: who notices their end.
 NOTICED_OTHERWISE = {
@@ -195,7 +202,11 @@ async def test_the_end_of_a_masters_task_is_mended_or_ends_it(master: MasterServ
 
     failure = asyncio.ensure_future(failed())
     killed = kill(name, running_core_tasks())
-    expected = "restarted" if name in ("directory-store-watch", "metadata-carry-over") else "ended"
+    expected = (
+        "restarted"
+        if name in ("directory-store-watch", "directory-store-upkeep", "metadata-carry-over")
+        else "ended"
+    )
     assert await outcome(name, killed, failure) == expected
     failure.cancel()
     assert master._readiness()[0] == (expected == "restarted")
