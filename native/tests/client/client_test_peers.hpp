@@ -264,9 +264,9 @@ class TestDirectory {
 class TestSegment {
  public:
   TestSegment(TestDirectory& directory, uint32_t index, uint8_t pool_byte, const std::string& unix_path = "",
-              uint64_t capacity_bytes = 64u << 20, DataServerOptions server = {})
+              uint64_t capacity_bytes = 64u << 20, DataServerOptions server = {},
+              SegmentStoreOptions options = {})
       : directory_(directory), index_(index) {
-    SegmentStoreOptions options;
     options.capacity_bytes = capacity_bytes;
     options.pool_id.fill(pool_byte);
     options.object_bytes_min = 4096;
