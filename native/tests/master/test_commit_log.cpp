@@ -3,10 +3,13 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <random>
 #include <string>
@@ -17,6 +20,22 @@
 #include "master/commit_log.hpp"
 
 using namespace kvstore;
+
+namespace {
+
+// Hears of each sync of the log, before it is made; 0, or the errno that it fails with.
+std::function<int(int fd)> on_sync;
+
+}  // namespace
+
+// In place of libc's.
+extern "C" int fdatasync(int fd) {
+  if (const int error = on_sync ? on_sync(fd) : 0; error != 0) {
+    errno = error;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_fdatasync, fd));
+}
 
 namespace {
 
@@ -334,6 +353,47 @@ TEST(what_was_written_into_a_removed_file_does_not_count_and_goes_into_another_o
     append_one_by_one(log, 4, 5, 3);
   }
   CHECK_EQ(found(directory, 3), "4 5");
+}
+
+TEST(every_write_is_synced_whole_before_it_is_told) {
+  const Directory directory;
+  std::vector<std::string> synced;  // what the file holds then
+  {
+    CommitLog log(directory.options());
+    log.read(0);
+    on_sync = [&](int fd) {
+      std::string bytes(kFileBytes, '\0');
+      CHECK_EQ(::pread(fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(kFileBytes));
+      synced.push_back(bytes);
+      return 0;
+    };
+    for (uint64_t i = 1; i <= 20; i += 2) {
+      CHECK_EQ(log.append({payload(i), payload(i + 1)}, 0), i);
+      CHECK_EQ(synced.size(), size_t{i / 2 + 1});
+      CHECK(synced.back().find(payload(i)) != std::string::npos);
+      CHECK(synced.back().find(payload(i + 1)) != std::string::npos);
+    }
+    on_sync = nullptr;
+  }
+  CHECK_EQ(found(directory, 18), "19 20");
+}
+
+// The kernel tells of a failed sync once, and forgets what it could not write.
+TEST(after_a_sync_that_failed_nothing_more_is_written_into_that_file) {
+  const Directory directory;
+  {
+    CommitLog log(directory.options());
+    log.read(0);
+    append_one_by_one(log, 1, 3);
+    on_sync = [](int) { return EIO; };
+    CHECK_THROWS(log.append({payload(4)}, 0), std::system_error);
+    on_sync = nullptr;
+    CHECK_EQ(log.append({payload(4), payload(5)}, 0), uint64_t{4});
+  }
+  CHECK(bytes_of(directory.file(0)).find(payload(3)) != std::string::npos);
+  CHECK(bytes_of(directory.file(1)).find(payload(4)) != std::string::npos);
+  CHECK(bytes_of(directory.file(1)).find(payload(5)) != std::string::npos);
+  CHECK_EQ(found(directory), "1 2 3 4 5");
 }
 
 TEST(what_a_newer_file_says_of_a_commit_counts) {
