@@ -48,6 +48,7 @@ async def test_a_corrupt_journal_record_costs_its_own_entries_and_an_inventory_h
         held = directory_content(rig, hurt)
         assert held == {fp: n for fp, n in hurt.content().items() if fp not in lost}
         assert directory_content(rig, whole) == whole.content()
+        assert rig.segment(hurt.segment_id).damaged and not rig.segment(whole.segment_id).damaged
     accepted = await attach(rig, hurt, 10)
     if first_seq == 21:
         # The newest one: the segment simply sends it again.
@@ -116,6 +117,8 @@ async def test_a_corrupt_segment_record_costs_its_pages_only_and_the_segment_sta
     assert rig.corrupt == ["segment"]
     assert directory_content(rig, whole) == whole.content()
     assert rig.state.segments.get(hurt.segment_id) is None
+    assert await rig.store.get(layout.segment_key(hurt.segment_id)) is None
+    assert [page async for page in rig.store.scan(layout.log_prefix(hurt.segment_id))] == []
     hurt.oldest_kept_seq = 31
     accepted = await attach(rig, hurt, 10)
     assert accepted.need_inventory

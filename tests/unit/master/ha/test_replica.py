@@ -81,6 +81,7 @@ def leads_with_everything(rig: Rig) -> None:
 
 
 async def test_a_standby_that_lags_applies_everything_before_it_leads(rig: Rig) -> None:
+    followed = rig.roles.backend.index
     rig.store.elect()
     await asyncio.sleep(0)
     assert rig.roles.directory is None and rig.roles.backend.is_current(OLD), (
@@ -89,6 +90,7 @@ async def test_a_standby_that_lags_applies_everything_before_it_leads(rig: Rig) 
     rig.store.release_updates()
     await until(lambda: rig.roles.directory is not None, "it leads")
     leads_with_everything(rig)
+    assert rig.roles.backend.index is followed, "it has read everything a second time"
 
 
 async def test_a_leader_whose_follower_does_not_catch_up_in_time_reads_the_records_itself(
@@ -151,6 +153,33 @@ async def test_a_leader_that_read_the_records_itself_gives_back_what_it_followed
     await until(lambda: rig.roles.directory is not None, "it leads")
     await until(lambda: followed.entry_count == 0, "what it followed with is given back")
     leads_with_everything(rig)
+
+
+async def test_a_standby_drops_the_entries_of_a_segment_that_left_and_those_of_its_former_memory() -> None:
+    rig = Rig()
+    leader = await StateRig(store=rig.store).start()
+    leaves, restarts = rig.model, ModelSegment(2, random.Random(2))
+    for session, model in ((1, leaves), (2, restarts)):
+        await attach(leader, model, session)
+        model.add(10 * session, 10 * session + 1)
+        leader.feed(model.batch(session, 1))
+    await leader.commit()
+    await rig.replica.start()
+    try:
+        index = rig.roles.backend.index
+        assert index.entry_count == 4
+        leader.feed(ev.SegmentLeaving(1, "it is stopped"))
+        await leader.commit()
+        await until(lambda: index.entry_count == 2, "its entries are gone")
+        assert content(rig, index) == restarts.content()
+        leader.feed(ev.StreamLost(2))
+        leader.now += 60
+        restarts.new_pool()
+        await attach(leader, restarts, 3)
+        await until(lambda: index.entry_count == 0, "what lay in its former memory is gone")
+    finally:
+        await rig.replica.stop()
+    assert rig.failures == []
 
 
 # ---- a log that is to be read again -------------------------------------------------------------------------

@@ -82,6 +82,7 @@ async def test_a_gap_asks_for_the_inventory_and_ignores_the_journal_until_it_has
     model.remove(1)
     rig.feed(model.batch(1, 5))
     assert not rig.pending
+    assert rig.take(ef.RequestInventory) == [], "it is asked for once"
     for chunk in model.inventory(1):
         rig.feed(chunk)
     model.add(9)
