@@ -79,7 +79,7 @@ class HttpEndpoint:
         return self._port
 
     async def ended(self) -> None:
-        """Until the thread is over, which only stop() may end."""
+        """Until the thread is over by itself: not when stop() ends it."""
         await self._over.wait()
 
     async def stop(self) -> None:
@@ -105,8 +105,9 @@ class HttpEndpoint:
             for spare in self._spares:
                 os.close(spare)
             self._loop.close()
-            with contextlib.suppress(RuntimeError):  # the other loop is closed
-                self._served.call_soon_threadsafe(self._over.set)
+            if self._thread is not None:  # not by stop()
+                with contextlib.suppress(RuntimeError):  # the other loop is closed
+                    self._served.call_soon_threadsafe(self._over.set)
 
     def _accept_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():

@@ -9,11 +9,14 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from kvstore.common import core_tasks
 from kvstore.common.config.segment import SegmentSettings
 from kvstore.common.core_tasks import core_task_restarts, running_core_tasks
 from kvstore.common.errors import CoreTaskEnded, KvstoreError
+from kvstore.common.http_endpoint import HttpEndpoint
+from kvstore.common.process_status import ProcessStatus
 from kvstore.master.directory import Directory
 from kvstore.master.ha.replica import Replica
 from kvstore.master.metadata.store import Fence
@@ -266,3 +269,15 @@ def test_each_place_that_makes_a_task_or_thread_by_itself_says_what_becomes_of_i
     places = set(made())
     assert sorted(places - set(MADE_OUTSIDE)) == [], "start it by CoreTasks, or say here who notices its end"
     assert sorted(set(MADE_OUTSIDE) - places) == [], "these are gone"
+
+
+async def test_a_status_page_that_is_told_to_stop_has_not_ended_by_itself() -> None:
+    process = ProcessStatus("kvstore_test_")
+    page = HttpEndpoint("127.0.0.1", 0, CollectorRegistry(), lambda: (True, "ready"), process)
+    await page.start()
+    ended = asyncio.create_task(page.ended())
+    await page.stop()
+    for _ in range(10):  # its thread is over: what it had to say has been said
+        await asyncio.sleep(0)
+    assert not ended.done()
+    ended.cancel()
