@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+
 
 def main() -> None:
     """Runs the command line, which needs the packages of the `[server]` extra."""
+    # Loading takes a second, and much more on a busy machine: Ctrl-C ends it without a traceback.
+    at_ctrl_c = signal.getsignal(signal.SIGINT)
+    if at_ctrl_c is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         from kvstore.cli.main import main as run
     except ModuleNotFoundError as error:
@@ -14,4 +20,9 @@ def main() -> None:
             f"kvstore: the server side is not installed ({error.name} is missing): "
             "pip install 'hicache-kvstore[server]'"
         ) from None
+    signal.signal(signal.SIGINT, at_ctrl_c)
     run()
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import typer
 import uvloop
 
@@ -41,7 +43,13 @@ def master(settings: MasterSettings, json: JsonOption = False, parent_pid: Paren
     except KvstoreError as error:
         fail(str(error))
     except OSError as error:
-        fail(
-            f"{error}: stop what listens there, or choose another port with --directory-port, "
-            "--control-port or --http-port (0 picks a free one)"
-        )
+        fail(f"{error}: {_remedy(error)}")
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "raise the limit of open files (ulimit -n, LimitNOFILE= of systemd)"
+    return (
+        "stop what listens there, or choose another port with --directory-port, --control-port or --http-port (0 picks a "
+        "free one; of `kvstore up` the last is --master-http-port)"
+    )

@@ -16,7 +16,7 @@ from kvstore.common.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
-CHILD_COMMAND = (sys.executable, "-m", "kvstore.cli.main")
+CHILD_COMMAND = (sys.executable, "-m", "kvstore.cli.entry")
 STOP_TIMEOUT_S = 6.0
 # A child that has run this long was well: its next crash begins a new series of back-offs.
 HEALTHY_AFTER_S = 30.0

@@ -4,6 +4,7 @@ refused without the remedy."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import shutil
@@ -318,3 +319,10 @@ async def test_a_database_that_was_replaced_meanwhile_is_not_carried_over_to(
     await until(lambda: "was replaced" in carried_over(store).trouble, "the exchange is seen")
     await store.close()
     assert await content(path) == {}
+
+
+def test_a_start_that_ends_for_want_of_space_does_not_say_that_it_goes_on_by_itself() -> None:
+    why = os.strerror(errno.ENOSPC)
+    assert "start it again" in str(store_directory.unusable(Path("/d"), why))
+    assert "by itself" not in str(store_directory.unusable(Path("/d"), why))
+    assert "by itself" in store_directory.remedy(why)

@@ -210,3 +210,18 @@ async def test_a_signal_ends_it_cleanly_with_clients_connected(tmp_path: Path, n
         await segment.close()
     finally:
         master.close()
+
+
+def test_a_start_with_too_few_descriptors_names_the_limit_and_no_port(tmp_path: Path) -> None:
+    master = [
+        sys.executable,
+        "-m",
+        "kvstore.cli.entry",
+        "master",
+        f"--metadata=rocksdb://{tmp_path}/metadata",
+    ]
+    ports = ["--directory-port=0", "--control-port=0", "--http-port=0"]
+    few = ["bash", "-c", 'ulimit -n 16; exec "$@"', "bash", *master, *ports]
+    done = subprocess.run(few, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "raise the limit of open files" in done.stderr and "another port" not in done.stderr

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +28,23 @@ print("not JSON")
 print(json.dumps({"event": "listening", "pid": os.getpid(), "runs": runs}), flush=True)
 time.sleep(60)
 """
+
+
+@pytest.mark.parametrize(
+    "command", [("-c", "from kvstore.cli.entry import main; main()"), module.CHILD_COMMAND[1:]]
+)
+def test_ctrl_c_while_it_loads_ends_a_command_without_a_word(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    loads_slowly = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    (tmp_path / "typer.py").write_text(loads_slowly)
+    done = subprocess.run(
+        [sys.executable, *command, "version"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
 @pytest.fixture

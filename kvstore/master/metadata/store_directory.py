@@ -24,6 +24,8 @@ COSTS_WARM_PAGES_ONLY = (
     "namespaces begin anew"
 )
 
+FREE_SPACE = "Free space on that disk, or raise the quota"
+
 
 def commits_directory(path: Path) -> Path:
     return path / "commits"
@@ -97,7 +99,8 @@ def occupied_bytes(path: Path) -> int:
 
 def unusable(path: Path, why: str) -> StoreError:
     """What an operator reads: which directory, why, and the remedy that fits."""
-    return StoreError(f"can't open the metadata store in {path}: {why}. {remedy(why)}")
+    what_helps = FREE_SPACE + ", and start it again" if is_out_of_space(why) else remedy(why)
+    return StoreError(f"can't open the metadata store in {path}: {why}. {what_helps}")
 
 
 def in_use(path: Path, holder: str) -> StoreError:
@@ -113,7 +116,7 @@ def is_out_of_space(why: str) -> bool:
 
 def remedy(why: str) -> str:
     if is_out_of_space(why):
-        return "Free space on that disk, or raise the quota: the master goes on by itself then"
+        return FREE_SPACE + ": the master goes on by itself then"
     for code, text in _REMEDIES.items():
         if os.strerror(code) in why:
             return text
