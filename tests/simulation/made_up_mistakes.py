@@ -106,7 +106,7 @@ MADE_UP_MISTAKES = (
         _applied_before_it_is_committed,
         ("nothing is found before it is committed",),
     ),
-    Mistake("commits are not fenced", EVERYTHING, _commits_are_not_fenced, ("only the leader writes",)),
+    Mistake("commits are not fenced", FAILOVERS, _commits_are_not_fenced, ("only the leader writes",), 25),
     Mistake(
         "a leader begins behind", FAILOVERS, _a_leader_begins_behind, ("no acknowledged page is lost",), 25
     ),
