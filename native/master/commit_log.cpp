@@ -177,7 +177,10 @@ void CommitLog::read_file(size_t number, std::vector<Found>& into, std::string& 
   file.fd = ::open(file.path.c_str(), O_RDWR | O_CLOEXEC);
   if (file.fd < 0) {
     if (errno == ENOENT) return;
-    fail(errno, "can't open " + file.path);  // as many descriptors, or rights, as it takes bring it back: it must not be made anew
+    fail(
+        errno,
+        "can't open " +
+            file.path);  // as many descriptors, or rights, as it takes bring it back: it must not be made anew
   }
   std::string bytes;
   if (const int error = read_all(file.fd, bytes, options_.file_bytes); error != 0)
