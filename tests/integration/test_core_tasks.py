@@ -243,7 +243,7 @@ async def test_the_end_of_a_standbys_task_is_mended_or_ends_it(standby: Standby,
 
     failure = asyncio.ensure_future(failed())
     killed = kill(name, running_core_tasks())
-    expected = "restarted" if name in ("follower-lag", "map-mirror") else "ended"
+    expected = "restarted" if name in ("follower-lag", "follower-reload", "map-mirror") else "ended"
     assert await outcome(name, killed, failure) == expected
     failure.cancel()
 
