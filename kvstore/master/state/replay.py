@@ -76,6 +76,9 @@ class Replay:
     def load_cluster(self, value: bytes | None) -> None:
         """Raises StoreError: without it nothing else means anything. NewerFormatError, as all that loads and follows does."""
         if value is None:
+            # Who removed it has removed the epochs of namespaces, or may: under the old id segments would take ids that were
+            # cleared for current ones. The next leader founds another cluster.
+            self.cluster = None
             return
         try:
             self.cluster = ClusterRecord.decode(value)

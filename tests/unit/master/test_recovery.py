@@ -7,7 +7,8 @@ import random
 import pytest
 
 from kvstore.common.errors import CorruptRecordError, StoreError
-from kvstore.master.metadata.store import COMMITS_LOST_KEY, Delete
+from kvstore.master.metadata.store import COMMITS_LOST_KEY, Delete, KeyUpdate
+from kvstore.master.recovery import load, take_over
 from kvstore.master.state import effects as ef
 from kvstore.master.state import layout
 from kvstore.master.state.records import ENVELOPE_BYTES, Record, RecordKind
@@ -172,6 +173,19 @@ async def test_the_cluster_keeps_its_id() -> None:
     assert any(cluster_id)
     await rig.restart()
     assert rig.state.cluster_id == cluster_id
+
+
+async def test_a_standby_that_saw_the_cluster_go_founds_another_one_when_it_leads() -> None:
+    rig, _, _ = await filled()
+    standby = await load(rig.store, lambda record: None)
+    followed = standby.cluster
+    assert followed is not None
+    standby.follow(KeyUpdate(layout.CLUSTER_KEY, None))
+    founded = (await take_over(standby, rig.store, await rig.store.acquire())).cluster
+    assert founded.cluster_id != followed.cluster_id
+    other = await load(rig.store, lambda record: None)
+    other.follow(KeyUpdate(layout.CLUSTER_KEY, founded.encode()))
+    assert other.cluster == founded
 
 
 def test_records_refuse_every_flipped_bit_of_their_body_and_every_cut() -> None:
