@@ -326,3 +326,13 @@ def test_a_start_that_ends_for_want_of_space_does_not_say_that_it_goes_on_by_its
     assert "start it again" in str(store_directory.unusable(Path("/d"), why))
     assert "by itself" not in str(store_directory.unusable(Path("/d"), why))
     assert "by itself" in store_directory.remedy(why)
+
+
+async def test_a_process_that_was_killed_is_no_reason_to_remove_the_directory(tmp_path: Path) -> None:
+    store = RocksdbStore(tmp_path)
+    await store.open()
+    kill_rocksdb()
+    await until(lambda: carried_over(store).trouble, "the end is seen")
+    said = store_directory.remedy(carried_over(store).trouble)
+    assert "started again by itself" in said and "remov" not in said
+    await store.close()

@@ -21,7 +21,7 @@ from kvstore.common.errors import StoreError
 from kvstore.common.logs import log_event, log_throttled
 from kvstore.master.metadata.rocksdb_client import ProcessEndedError, RocksdbProcess
 from kvstore.master.metadata.rocksdb_messages import SEQUENCE, Request
-from kvstore.master.metadata.store_directory import remedy
+from kvstore.master.metadata.store_directory import PROCESS_ENDED, remedy
 
 logger = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ class CarryOver:
         finally:
             woken.cancel()
         if process.ended.done():
-            raise ProcessEndedError(f"the process of RocksDB has ended: {process.ended.result()}")
+            raise ProcessEndedError(f"{PROCESS_ENDED}: {process.ended.result()}")
 
     async def _send(self, process: RocksdbProcess) -> None:
         async with self._sending:

@@ -24,6 +24,7 @@ from kvstore.master.metadata.rocksdb_messages import (
     decode_pairs,
     frame,
 )
+from kvstore.master.metadata.store_directory import PROCESS_ENDED
 
 MODULE = "kvstore.master.metadata.rocksdb_process"
 
@@ -82,7 +83,7 @@ class RocksdbProcess:
         """The answer's body, later. Raises StoreError with what RocksDB says, or ProcessEndedError."""
         answer: asyncio.Future[bytes] = self._loop.create_future()
         if self.ended.done() or self._writer is None:
-            answer.set_exception(ProcessEndedError(f"the process of RocksDB has ended: {self._why()}"))
+            answer.set_exception(ProcessEndedError(f"{PROCESS_ENDED}: {self._why()}"))
         else:
             self._waiting.append(answer)
             self._writer.write(frame(request, body))
@@ -172,7 +173,7 @@ class RocksdbProcess:
             # Why, its exit status says.
             done, _ = await asyncio.wait([self.ended], timeout=1.0)
             why = self._why() if done else str(error)
-            raise ProcessEndedError(f"the process of RocksDB has ended: {why}") from error
+            raise ProcessEndedError(f"{PROCESS_ENDED}: {why}") from error
 
     def _is_gone(self, why: str) -> None:
         self._gone.set()
@@ -189,7 +190,7 @@ class RocksdbProcess:
         while self._waiting:
             answer = self._waiting.popleft()
             if not answer.done():
-                answer.set_exception(ProcessEndedError(f"the process of RocksDB has ended: {why}"))
+                answer.set_exception(ProcessEndedError(f"{PROCESS_ENDED}: {why}"))
 
     def _why(self) -> str:
         return self.ended.result() if self.ended.done() else "not known"

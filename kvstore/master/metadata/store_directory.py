@@ -24,6 +24,7 @@ COSTS_WARM_PAGES_ONLY = (
     "namespaces begin anew"
 )
 
+PROCESS_ENDED = "the process of RocksDB has ended"
 FREE_SPACE = "Free space on that disk, or raise the quota"
 
 
@@ -120,6 +121,8 @@ def remedy(why: str) -> str:
     for code, text in _REMEDIES.items():
         if os.strerror(code) in why:
             return text
+    if PROCESS_ENDED in why:
+        return "It is started again by itself, and nothing is lost. If it was killed: is memory short (the kernel's log names what it kills)?"
     if "lock" in why.lower() and "LOCK" in why:
         return "Another process has it open: stop that one"
     if any(word in why for word in ("Corruption", "corrupt", "MANIFEST", "CURRENT", ".sst")):
