@@ -90,6 +90,14 @@ def test_the_queue_is_bounded_by_bytes_too(pipe: tuple[int, int]) -> None:
     assert writer.lost >= 80
 
 
+def test_what_has_been_written_makes_room_again(pipe: tuple[int, int]) -> None:
+    writer = writer_to(pipe[1], bytes_max=1000)
+    for _ in range(50):
+        writer.write("x" * 100)
+        assert writer.flush(10.0)
+    assert writer.lost == 0
+
+
 def test_a_line_without_end_is_cut(pipe: tuple[int, int]) -> None:
     writer = writer_to(pipe[1])
     writer.write("\N{SNOWMAN}" * LINE_BYTES_MAX)

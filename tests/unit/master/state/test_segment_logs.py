@@ -110,6 +110,12 @@ async def test_an_inventory_in_chunks_replaces_what_was_there(model: ModelSegmen
     await rig.commit()
     assert directory_content(rig, model) == model.content()
     assert rig.take(ef.AckJournal)[-1] == ef.AckJournal(2, model.last_seq)
+    for chunk in model.inventory(2, chunk_entries=20):
+        rig.feed(chunk)
+    await rig.commit()
+    pages = [page async for page in rig.store.scan(layout.log_prefix(model.segment_id))]
+    kept = [layout.parse_log_key(key) for page in pages for key, _ in page]
+    assert [(at.generation, at.chunk, at.first_seq) for at in kept] == [(2, n, None) for n in range(4)]
     await rig.restart()
     assert directory_content(rig, model) == model.content()
     assert not rig.corrupt
