@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from kvstore_client import Client
 from support.etcd_server import Etcd
-from support.replicated_cluster import ReplicatedCluster
+from support.replicated_cluster import Master, ReplicatedCluster
 from support.verify import assert_all_readable
 from support.waiting import wait_until
 from support.workers import Worker, assert_unharmed
@@ -223,3 +224,27 @@ def test_without_a_majority_of_etcd_reads_go_on_and_everything_comes_back_unatte
     for reader in readers:
         reader.close()
     store.assert_nothing_lost()
+
+
+def test_an_etcd_that_comes_back_empty_is_noticed_by_leader_and_standby_alike(tmp_path: Path) -> None:
+    store = Store(tmp_path, members=1)
+    (member,) = store.etcd.members
+    try:
+        store.etcd.start()
+        store.cluster.start()
+        client = Client(store.cluster.masters, deadline_ms=2000)
+        for number in range(20):
+            client.namespace(f"before-{number}")
+        client.close()
+        member.kill()
+        shutil.rmtree(tmp_path / "etcd" / member.name)
+        member.start()
+
+        def loaded_again(master: Master) -> bool:
+            return master.process.log().count("directory_loaded") >= 2
+
+        for master in store.cluster.all_masters:
+            wait_until(lambda m=master: loaded_again(m), f"{master.name} has loaded what there is now", 40)
+        store.cluster.wait_formed()
+    finally:
+        store.close()

@@ -71,6 +71,7 @@ MADE_OUTSIDE = {
     ("common/starting.py", "finish_unless"): "awaited",
     ("master/server.py", "run"): "awaited",
     ("master/ha/replica.py", "_within_tenure"): "awaited",
+    ("master/ha/follower.py", "_follow"): "awaited",
     ("master/metadata/etcd_election.py", "campaign"): "the lease's renewal: its end is the end of the tenure",
     ("master/metadata/etcd_watch.py", "_read"): "awaited",
     (

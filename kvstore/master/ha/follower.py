@@ -44,6 +44,7 @@ class Follower:
         self._metrics = metrics
         self._advanced = asyncio.Event()
         self._to_reload = asyncio.Event()
+        self._went_back = asyncio.Event()
         self._changing = (
             asyncio.Lock()
         )  # the replay, by the changes that are followed or by reading a log again
@@ -100,8 +101,7 @@ class Follower:
         """Keeps the directory warm. Raises NewerFormatError: what it has is no longer what is stored."""
         while True:
             try:
-                async for update in self._store.follow(self.revision):
-                    await self._apply(update)
+                await self._follow()
             except RevisionGoneError as error:
                 # Away for longer than the store keeps its past: start again from its present.
                 log_throttled(logger, logging.WARNING, "directory_reload", "", why=str(error))
@@ -114,6 +114,32 @@ class Follower:
             except StoreError as error:
                 log_throttled(logger, logging.WARNING, "follow_failed", "", error=str(error))
                 await asyncio.sleep(RETRY_DELAY_S)
+
+    async def _follow(self) -> None:
+        """Until the store has an older past than what is applied. Raises StoreError, RevisionGoneError, NewerFormatError."""
+        self._went_back.clear()
+        following = asyncio.ensure_future(self._apply_all())
+        waiting = asyncio.ensure_future(self._went_back.wait())
+        try:
+            await asyncio.wait({following, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                following.result()
+            else:
+                raise RevisionGoneError("the store is another one, or was restored: its revision went back")
+        finally:
+            for task in (following, waiting):
+                task.cancel()
+            await asyncio.gather(following, waiting, return_exceptions=True)
+
+    async def _apply_all(self) -> None:
+        async for update in self._store.follow(self.revision):
+            await self._apply(update)
+
+    async def went_back(self) -> bool:
+        """Whether the store has an older past than what is applied: it was wiped, or restored. Raises StoreError."""
+        known = self.revision
+        newest, _ = await self._store.revisions()
+        return newest < known
 
     async def reached(self, revision: int) -> None:
         """Until everything up to `revision` is applied."""
@@ -176,7 +202,10 @@ class Follower:
         """Keeps saying how far behind the directory is, and who leads."""
         while True:
             try:
-                _, newest_commit = await self._store.revisions()
+                known = self.revision
+                newest, newest_commit = await self._store.revisions()
+                if newest < known:
+                    self._went_back.set()
                 if self.ready_revision is None:
                     self.ready_revision = newest_commit
                 self._roles.lag_revisions = max(0, newest_commit - self.revision)

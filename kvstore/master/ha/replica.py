@@ -126,7 +126,7 @@ class Replica:
             await tasks.stop()
         self._metrics.watch_lag.set(0)
         try:
-            if caught_up:
+            if caught_up and not await follower.went_back():
                 return tenure, await take_over(follower.replay, self._store, tenure.fence)
             if tenure.ended.is_set():
                 return tenure, None
