@@ -24,6 +24,7 @@ LENGTHS = (100, 400)
 class ClientOptions:
     pages: int = 60  # different ones of a namespace
     batch_max: int = 6
+    clear_share: float = 0.02  # of operations
 
 
 class Gone(Exception):
@@ -62,7 +63,7 @@ class ClientNode:
         self._namespaces: dict[bytes, NamespaceReply] = {}
         self._master = dice.choice(masters)
 
-    async def work(self, until: float, pause_s: float, clears: bool) -> None:
+    async def work(self, until: float, pause_s: float) -> None:
         """Random operations."""
         while self.process.loop.time() < until:
             identity = self._dice.choice(self._identities)
@@ -70,7 +71,7 @@ class ClientNode:
             try:
                 if roll < 0.45:
                     await self.put(identity, self._numbers())
-                elif roll < 0.98 or not clears:
+                elif roll < 1.0 - self._options.clear_share:
                     await self.get(identity, self._numbers())
                 else:
                     await self.clear(identity)

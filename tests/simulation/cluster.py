@@ -114,6 +114,7 @@ class Cluster:
             limits,
             self._master_failed,
             self.oracle.begins_to_lead,
+            self.oracle.ids,
         )
 
     def kill_master(self, host: str) -> None:

@@ -96,7 +96,7 @@ def _the_backlog_is_never_let_go() -> AbstractContextManager[None]:
 MADE_UP_MISTAKES = (
     Mistake(
         "entries are acknowledged when they are accepted",
-        EVERYTHING,
+        FAILOVERS,
         _acknowledged_when_accepted,
         ("no acknowledged page is lost", "no standby loses a page"),
     ),
@@ -105,8 +105,9 @@ MADE_UP_MISTAKES = (
         FAILING_STORE,
         _applied_before_it_is_committed,
         ("nothing is found before it is committed",),
+        30,
     ),
-    Mistake("commits are not fenced", FAILOVERS, _commits_are_not_fenced, ("only the leader writes",), 25),
+    Mistake("commits are not fenced", FAILOVERS, _commits_are_not_fenced, ("only the leader writes",)),
     Mistake(
         "a leader begins behind", FAILOVERS, _a_leader_begins_behind, ("no acknowledged page is lost",), 25
     ),

@@ -19,14 +19,16 @@ from kvstore.master.metadata.store import Fence
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.roles import Backend, Roles, Standby
 from kvstore.master.state import events as ev
+from kvstore.master.state.changes import Registration
 from kvstore.master.state.directory_state import Recovered, StateLimits
 from kvstore.master.state.placement import POLICIES
 from kvstore_client._native import DirectoryIndex
-from kvstore_client.protocol import MapRecord, NamespaceReply, Status
+from kvstore_client.protocol import MapRecord, NamespaceReply, SegmentState, Status
 from simulation.etcd_transport import etcd_store
 from simulation.event_log import EventLog
 from simulation.network import ConnectionEnded, End, Network, Unreachable
 from simulation.process import Process, current_process
+from simulation.segment_ids import SegmentIds
 from support.wire.directory import LookupReply, LookupRequest, PlaceReply, PlaceRequest
 
 HEARTBEAT_S = 1.0
@@ -144,6 +146,7 @@ class MasterNode:
         limits: StateLimits,
         on_failed: Callable[[MasterNode, KvstoreError], None],
         on_leads: Callable[[MasterNode, Directory], None],
+        ids: SegmentIds,
     ) -> None:
         self.process = process
         self.roles = Roles()
@@ -155,6 +158,7 @@ class MasterNode:
         self._limits = limits
         self._on_failed = on_failed
         self._on_leads = on_leads
+        self._ids = ids
         self.store: EtcdStore = etcd_store(network, process, options)
         self.store.announce(process.host)
         self._clears = ClearWatch(lambda: process.host, self.store.attendance)
@@ -187,10 +191,19 @@ class MasterNode:
         return backend.index
 
     def answers_for(self, ns: bytes) -> bool:
+        """By its own clock, whoever asks."""
+        return self.process.context.copy().run(self._answers_for, ns)
+
+    def _answers_for(self, ns: bytes) -> bool:
         try:
             return self.roles.backend.is_current(ns)
         except RefusedError:
             return False
+
+    @property
+    def is_cut_off(self) -> bool:
+        """By its own clock too."""
+        return self.process.context.copy().run(lambda: self.roles.is_cut_off)
 
     def is_reloading(self, segment_id: bytes) -> bool:
         """Whether a standby knows that it has yet to read a segment's log again."""
@@ -229,6 +242,7 @@ class MasterNode:
             on_fenced=self._fenced,
             on_failed=self._failed,
         )
+        self._ids.leads(self.host)
         self._on_leads(self, directory)
         return directory
 
@@ -259,7 +273,7 @@ class MasterNode:
         self.streams += 1
         reader = asyncio.ensure_future(self._read(directory, number, end, session))
         try:
-            directory.handle(ev.SegmentAttached(number, registration))
+            self._attached(directory, number, registration)
             why = await session.closed()
         finally:
             reader.cancel()
@@ -268,11 +282,25 @@ class MasterNode:
         self._log.say(self.host, f"closed the stream of {end.peer_host}: {why}")
         end.close(why)
 
-    @staticmethod
-    async def _read(directory: Directory, number: int, end: End, session: StreamSession) -> None:
+    def _attached(self, directory: Directory, number: int, registration: Registration) -> None:
+        newcomer, table = registration.endpoint, directory.state.segments
+        before = table.get(newcomer.segment_id)
+        gone = before is None or before.state is SegmentState.GONE
+        directory.handle(ev.SegmentAttached(number, registration))
+        after = table.get(newcomer.segment_id)
+        if after is None or after.record.endpoint.pool_id != newcomer.pool_id:
+            return
+        self._ids.heard(self.host, newcomer.pool_id)
+        if before is not None and not gone and before is not after:
+            self._ids.taken(self.host, before.record.endpoint, newcomer)
+
+    async def _read(self, directory: Directory, number: int, end: End, session: StreamSession) -> None:
         try:
             while True:
                 message = await end.receive()
+                sender = directory.state.segments.of_session(number)
+                if sender is not None and message[0] in ("journal", "inventory"):
+                    self._ids.heard(self.host, sender.record.endpoint.pool_id)
                 if message[0] == "journal":
                     directory.handle(ev.JournalReceived(number, *message[1:]))
                 elif message[0] == "inventory":
@@ -287,7 +315,10 @@ class MasterNode:
 
     def on_heartbeat(self, beat: ev.HeartbeatReceived) -> bool:
         directory = self.roles.directory
-        return directory is not None and directory.heartbeat(beat)
+        if directory is None:
+            return False
+        self._ids.heard(self.host, beat.pool_id)
+        return directory.heartbeat(beat)
 
     def on_map(self) -> tuple[int, list[MapRecord]]:
         backend = self.roles.backend

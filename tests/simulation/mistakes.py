@@ -10,6 +10,8 @@ from unittest import mock
 
 from simulation.scenarios import Scenario
 
+Replacement = tuple[Any, str, Any]  # owner, name, what stands in its place
+
 
 @dataclass(frozen=True)
 class Mistake:
@@ -23,8 +25,7 @@ class Mistake:
 
 
 @contextmanager
-def replaced(*replacements: tuple[Any, str, Any]) -> Iterator[None]:
-    """(owner, name, what stands in its place) each."""
+def replaced(*replacements: Replacement) -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, replacement in replacements:
             stack.enter_context(mock.patch.object(owner, name, replacement))

@@ -40,6 +40,7 @@ class ModelPool:
         self.evicted = 0
         self.acked_seq = 0
         self.overflows = 0
+        self.is_supplanted = False
         self._ack_seqs: list[int] = []
         self._ack_revisions: list[int] = []
         self._revision = revision
@@ -120,8 +121,14 @@ class ModelPool:
             bisect.insort(self._waiters, (seq, future), key=lambda waiter: waiter[0])
             await future
 
+    def supplanted(self) -> None:
+        """Another memory has its id, and the directory has dropped what it held: all of that has to be acknowledged anew."""
+        self.is_supplanted = True
+
     def acked_pages(self) -> list[tuple[Key, int]]:
         """(key, revision of the store by which it was durable) of all that is held, acknowledged and current."""
+        if self.is_supplanted:
+            return []
         marks = self._ack_seqs
         return [
             (key, self._ack_revisions[bisect.bisect_left(marks, page.seq)])
@@ -166,6 +173,9 @@ class ModelPool:
     def journal_ack(self, seq: int) -> None:
         if seq > self.last_seq:
             raise AssertionError(f"entry {seq} is acknowledged, and only {self.last_seq} was written")
+        if self.is_supplanted and seq >= self.acked_seq:
+            self.is_supplanted = False
+            self._ack_seqs, self._ack_revisions = [seq], [self._revision()]
         if seq <= self.acked_seq:
             return
         self.acked_seq = seq

@@ -15,8 +15,17 @@ from kvstore.master.state.journal_entries import Staged, StagedRecord, staged_jo
 from kvstore.master.state.membership import Membership
 from kvstore.master.state.records import Record, RecordKind
 from kvstore_client.protocol.journal import count_entries
+from simulation import old_compaction, old_membership, old_reload
 from simulation.mistakes import Mistake, replaced
-from simulation.scenarios import BAD_MEMORY, FAILING_STORE
+from simulation.scenarios import (
+    BAD_MEMORY,
+    CLEARS,
+    CLONES,
+    FAILING_STORE,
+    INVENTORIES,
+    SNAPSHOTS,
+    TIGHT_STORE,
+)
 
 
 def _entries_are_not_checked() -> AbstractContextManager[None]:
@@ -77,5 +86,45 @@ OLD_MISTAKES = (
         FAILING_STORE,
         _commits_are_not_tried_again,
         ("reads are blind only when stated",),
+    ),
+    Mistake(
+        "all logs are written anew at once where there is no room",
+        TIGHT_STORE,
+        old_compaction.all_at_once,
+        ("it comes back to rest", "puts work again"),
+        5,
+    ),
+    Mistake(
+        "a log is compacted while its inventory is on its way",
+        SNAPSHOTS,
+        old_compaction.while_an_inventory_is_on_its_way,
+        ("no standby loses a page", "no acknowledged page is lost"),
+        15,
+    ),
+    Mistake(
+        "a standby tries once to read a log again",
+        INVENTORIES,
+        old_reload.a_reload_is_tried_once,
+        ("no standby loses a page", "no acknowledged page is lost"),
+        15,
+    ),
+    Mistake(
+        "the last segment to come has the id",
+        CLONES,
+        old_membership.the_last_to_come_has_the_id,
+        ("a segment keeps its id",),
+    ),
+    Mistake(
+        "the first segment to come after a fail-over has the id",
+        CLONES,
+        old_membership.the_first_to_come_has_the_id,
+        ("a segment keeps its id",),
+    ),
+    Mistake(
+        "a late confirmation of a clear takes back a newer one",
+        CLEARS,
+        old_membership.confirmations_replace_whatever_is_there,
+        ("it comes back to rest",),
+        40,
     ),
 )

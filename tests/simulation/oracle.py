@@ -15,6 +15,7 @@ from kvstore_client.protocol import MapRecord
 from kvstore_client.protocol.journal import JournalGroup, JournalOp, decode_groups
 from simulation.event_log import EventLog
 from simulation.model_pool import Key
+from simulation.segment_ids import SegmentIds
 
 if TYPE_CHECKING:
     from kvstore.master.directory import Directory
@@ -47,6 +48,7 @@ class Oracle:
         self._clears: dict[bytes, None] = {}  # ids whose barrier is waited for
         self._barriers: dict[bytes, int] = {}  # identity -> epoch before which nothing is served
         self._cleared: dict[bytes, None] = {}  # ids behind a barrier
+        self.ids = SegmentIds(self)
         self.acks = self.hits = self.sweeps = self.pages_checked = 0
 
     def violate(self, rule: str, text: str) -> None:
@@ -201,7 +203,7 @@ class Oracle:
         for (ns, fingerprint), _ in pages:
             by_namespace.setdefault(ns, []).append(fingerprint)
         for ns, fingerprints in by_namespace.items():
-            if node.roles.backend.is_current(ns) and None in node.on_lookup(ns, fingerprints):
+            if node.answers_for(ns) and None in node.on_lookup(ns, fingerprints):
                 self.violate(
                     "reads are blind only when stated",
                     f"the leader {node.host} does not find pages of {segment.host}, which is well",
@@ -230,6 +232,8 @@ class Oracle:
                         "nothing is served after a cleared barrier", f"{node.host} answers for {ns.hex()}"
                     )
             for segment in self.cluster.living_segments():
+                if segment.pool.is_supplanted:
+                    continue  # nobody tells it of a clear, and no master sends anybody there
                 if ns not in segment.pool.retired and any(of == ns for of, _ in segment.pool.pages):
                     self.violate(
                         "nothing is served after a cleared barrier", f"{segment.host} serves {ns.hex()}"

@@ -128,7 +128,7 @@ async def _acts(cluster: Cluster, scenario: Scenario, faults: list[Fault]) -> No
     schedule(cluster, faults)
     until = loop.time() + scenario.over_s
     workers = [
-        client.process.start(client.work(until, scenario.pause_s, scenario.clears), "work")
+        client.process.start(client.work(until, scenario.pause_s), "work")
         for client in cluster.clients.values()
     ]
     await asyncio.wait(workers)

@@ -20,7 +20,6 @@ class Scenario:
     faults_max: int = 10
     over_s: float = 11.0
     pause_s: float = 0.18  # of a client between operations, on average
-    clears: bool = True
     # How long a cluster may take to come back to rest once nothing fails any more.
     settle_s: float = 40.0
     varied: bool = False  # each seed has numbers and bounds of its own
@@ -52,18 +51,33 @@ TIGHT_STORE = Scenario(
         record_entries_max=64,
         log_limits=LogLimits(2.0, 1000, tight_compaction_factor=1.05, tight_compaction_floor_entries=4),
         segment=SegmentOptions(batch_entries_max=64),
-        client=ClientOptions(pages=1500, batch_max=64),
+        client=ClientOptions(pages=1500, batch_max=64, clear_share=0.0),
     ),
     ("evict",),
     faults_max=60,
     over_s=60.0,
     pause_s=0.8,
-    clears=False,
 )
 # Leaders that go while others lag behind.
 FAILOVERS = Scenario(
     "failovers", faults=("watch-lags", "watch-lags", "lose-lease", "crash-leader", "writes-late")
 )
+# Clears follow each other closely, and etcd does what it was asked for late.
+CLEARS = Scenario(
+    "clears",
+    Options(client=ClientOptions(clear_share=0.1)),
+    ("writes-late",),
+    faults_max=3,
+    pause_s=0.1,
+)
+# Inventories come while logs are rewritten all the time, and what is committed takes its time.
+SNAPSHOTS = Scenario(
+    "snapshots",
+    Options(journal_entries_max=4, log_limits=LogLimits(1.0, 2), segment=SegmentOptions(batch_entries_max=4)),
+    ("slow-store", "slow-store", "evict", "restart-segment", "break-stream", "crash-in-compaction"),
+    faults_max=14,
+)
+# Two segments with one id.
 CLONES = Scenario("clones", faults=("clone", "break-stream", "crash-leader"))
 
 
@@ -84,5 +98,15 @@ def options_of(scenario: Scenario, dice: random.Random) -> Options:
 
 SCENARIOS = {
     scenario.name: scenario
-    for scenario in (EVERYTHING, BAD_MEMORY, FAILING_STORE, INVENTORIES, FAILOVERS, TIGHT_STORE, CLONES)
+    for scenario in (
+        EVERYTHING,
+        BAD_MEMORY,
+        FAILING_STORE,
+        INVENTORIES,
+        FAILOVERS,
+        TIGHT_STORE,
+        CLEARS,
+        SNAPSHOTS,
+        CLONES,
+    )
 }

@@ -33,7 +33,7 @@ def _masters(cluster: Cluster, leader: MasterNode) -> str | None:
         applied = node.applied_revision
         if applied is None or applied < cluster.oracle.last_commit_revision:
             return f"{node.host} is behind: {applied} of {cluster.oracle.last_commit_revision}"
-        if node.roles.is_cut_off:
+        if node.is_cut_off:
             return f"{node.host} does not answer: it was cut off from the store"
         if node.streams:
             return f"{node.host} stands by and has {node.streams} streams"
@@ -128,7 +128,7 @@ def _unserved(cluster: Cluster, node: MasterNode) -> str | None:
         for (ns, fingerprint), _ in segment.pool.acked_pages():
             by_namespace.setdefault(ns, []).append(fingerprint)
         for ns, fingerprints in by_namespace.items():
-            if node.roles.backend.is_current(ns) and None in node.on_lookup(ns, fingerprints):
+            if node.answers_for(ns) and None in node.on_lookup(ns, fingerprints):
                 return f"{node.host} does not find a page of {segment.host}"
     return None
 
