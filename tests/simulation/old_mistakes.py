@@ -92,7 +92,7 @@ OLD_MISTAKES = (
         TIGHT_STORE,
         old_compaction.all_at_once,
         ("it comes back to rest", "puts work again"),
-        5,
+        25,
     ),
     Mistake(
         "a log is compacted while its inventory is on its way",

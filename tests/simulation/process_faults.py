@@ -210,8 +210,10 @@ class Clone(Kind):
         return dice.choice(segments), ""
 
     def begin(self, cluster: Cluster, fault: Fault) -> None:
-        cluster.start_segment(f"{fault.a}-clone", segment_id=cluster.segments[fault.a].segment_id)
+        if f"{fault.a}-clone" not in cluster.segments:
+            cluster.start_segment(f"{fault.a}-clone", segment_id=cluster.segments[fault.a].segment_id)
 
     def end(self, cluster: Cluster, fault: Fault) -> None:
-        cluster.kill_segment(f"{fault.a}-clone")
-        del cluster.segments[f"{fault.a}-clone"]
+        if f"{fault.a}-clone" in cluster.segments:  # one that overlapped may have ended it
+            cluster.kill_segment(f"{fault.a}-clone")
+            del cluster.segments[f"{fault.a}-clone"]
