@@ -189,6 +189,7 @@ void DirectoryIndex::end_inventory(uint32_t segment) {
   const MutexLock lock(mutex_);
   Segment& owner = segment_at(segment);
   break_snapshots(segment);
+  if (!owner.unconfirmed.empty()) owner.has_doomed = true;
   locations_.splice_front(doomed_, owner.unconfirmed);
 }
 
@@ -215,6 +216,8 @@ uint64_t DirectoryIndex::sweep(uint64_t entries_max) {
     for (uint64_t i = 0; i < count; ++i) remove_location(block[i], tags[i]);
     swept += count;
   }
+  if (swept > 0 && doomed_.empty())
+    for (Segment& segment : segments_) segment.has_doomed = false;
   return swept;
 }
 

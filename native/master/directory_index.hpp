@@ -142,6 +142,7 @@ class DirectoryIndex {
   struct Segment {
     bool serving = true;
     bool vouched = true;
+    bool has_doomed = false;  // its inventory did not name all that is still here: none of it is evidence
     LocationList entries;
     LocationList unconfirmed;  // while an inventory is coming in
     Usage usage;

@@ -48,7 +48,7 @@ const Location* DirectoryIndex::first_serving(uint32_t head) const {
 const Location* DirectoryIndex::first_vouched(const Location* from) const {
   while (from != nullptr) {
     const Segment& holder = segments_[from->segment];
-    if (holder.serving && holder.vouched) break;
+    if (holder.serving && holder.vouched && !holder.has_doomed) break;
     from = from->chain_next == kNoLocation ? nullptr : &locations_[from->chain_next];
   }
   return from;

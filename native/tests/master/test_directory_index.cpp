@@ -355,6 +355,28 @@ TEST(only_what_a_segment_that_is_vouched_for_holds_is_already_there) {
   }
 }
 
+TEST(what_an_inventory_did_not_name_is_not_already_there_though_it_is_not_swept_yet) {
+  DirectoryIndex index;
+  index.set_serving(0, true);
+  apply(index, 0, kAdd, ns_of(1), {{fp_of(1), 100}, {fp_of(2), 100}});
+  index.begin_inventory(0);
+  apply(index, 0, kAdd, ns_of(1), {{fp_of(2), 100}});
+  index.end_inventory(0);
+  const std::vector<uint32_t> lengths(1, 100);
+  const auto placed = [&](int n) {
+    const wire::Writer request = body(0, {fp_of(n)}, &lengths);
+    const wire::Writer reply = index.place(request.data(), request.size(), {7}, 200);
+    wire::Reader reader(reply.data(), reply.size());
+    reader.bytes(8, "count and reserved");
+    return reader.u32("segment");
+  };
+  CHECK_EQ(placed(1), 7u);
+  while (index.sweep(1) > 0) {
+  }
+  CHECK_EQ(placed(1), 7u);
+  CHECK_EQ(placed(2), wire::kAlreadyThere);
+}
+
 TEST(holders_that_disagree_on_the_length_are_not_mixed) {
   DirectoryIndex index;
   apply(index, 0, kAdd, ns_of(1), {{fp_of(1), 100}});
