@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <list>
+#include <memory>
 #include <thread>
 
 #include "client/page_client_fixture.hpp"
@@ -103,6 +104,30 @@ TEST(a_slot_that_is_reused_in_the_middle_of_a_copy_is_a_miss_and_no_wrong_digest
   others.join();
   CHECK(in.all(Status::kMiss));
   CHECK_EQ(f.count(Counter::kGenerationMismatches), 1u);
+  CHECK_EQ(f.count(Counter::kDigestMismatches), 0u);
+}
+
+// Its memory stays mapped here, and nobody says any more what of it has been removed.
+TEST(what_is_copied_while_its_segment_dies_is_not_served) {
+  constexpr size_t kHalf = 256u << 10, kBytes = 2 * kHalf;
+  Fixture f;
+  auto segment = std::make_unique<TestSegment>(f.directory, 0, 1, socket_path(), 4u << 20);
+  f.open();
+  std::vector<uint8_t> memory(kBytes);
+  fill(memory.data(), memory.size(), 1);
+  Batch page(1, 1, kBytes, 1, 1, memory.data());
+  f.put(page);
+  CHECK(page.all(Status::kOk));
+  TrippedMemory target(kHalf);
+  Batch in(1, 1, kBytes, 2, 1, target.data());
+  std::thread others([&] {
+    CHECK(comes_true([&] { return target.tripped.load(); }));
+    segment.reset();
+    target.go_on = true;
+  });
+  f.get(in, 1000);
+  others.join();
+  CHECK(!in.all(Status::kOk));
   CHECK_EQ(f.count(Counter::kDigestMismatches), 0u);
 }
 
