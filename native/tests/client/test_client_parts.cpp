@@ -57,6 +57,20 @@ TEST(the_location_cache_stays_within_its_bound_and_drops_what_was_used_longest_a
   CHECK(found[4].known() && found[5].known());
 }
 
+TEST(a_location_takes_one_place_however_often_it_is_stored) {
+  LocationCache cache(4);  // one set
+  std::vector<Fingerprint> fps;
+  for (uint64_t i = 0; i < 4; ++i) fps.push_back({i + 1, i});
+  std::vector<ObjectLocation> where(4), found(4);
+  for (uint32_t round = 1; round <= 3; ++round)
+    for (uint32_t i = 0; i < 4; ++i) {
+      where[i].segments[0] = 10 * round + i;
+      cache.store(fps, {i}, where);
+    }
+  cache.find(fps, {0, 1, 2, 3}, &found);
+  for (uint32_t i = 0; i < 4; ++i) CHECK_EQ(found[i].segments[0], 30 + i);
+}
+
 TEST(a_location_cache_of_no_entries_keeps_nothing) {
   LocationCache cache(0);
   const std::vector<Fingerprint> fps = {{1, 2}};

@@ -317,6 +317,49 @@ async def test_inventory_chunks_out_of_order_or_with_removes_are_refused(model: 
         rig.feed(bad)
         assert [c.status for c in rig.take(ef.CloseSession)] == [Status.BAD_REQUEST]
     assert chunk.first and chunk.last
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    rig.feed(ev.InventoryReceived(1, 2, b"", True, False))
+    assert rig.take(ef.CloseSession) == []
+    rig.feed(ev.InventoryReceived(1, 3, b"", False, True))  # of another one
+    assert [c.status for c in rig.take(ef.CloseSession)] == [Status.BAD_REQUEST]
+
+
+async def test_chunks_of_an_inventory_that_was_given_up_are_not_found(model: ModelSegment) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    model.add(1, 2, 3)
+    for chunk in model.inventory(1, chunk_entries=1)[:2]:
+        rig.feed(chunk)
+    rig.feed(ev.StreamLost(1))
+    await rig.commit()
+    assert directory_content(rig, model) == {}
+    accepted = await attach(rig, model, 2)
+    rig.feed(model.batch(2, accepted.durable_seq + 1))
+    await rig.commit()
+    assert directory_content(rig, model) == model.content()
+
+
+async def test_an_inventory_behind_one_that_is_stored_is_not_durable_with_it(model: ModelSegment) -> None:
+    rig = await StateRig().start()
+    await attach(rig, model, 1)
+    model.add(*range(10))
+    rig.feed(model.inventory(1)[0])
+    first = len(rig.pending)
+    model.add(10)
+    rig.feed(model.inventory(1)[0])
+    await rig.commit(first)
+    segment = rig.segment(model.segment_id)
+    assert segment.durable_snapshot != segment.record.snapshot
+    await rig.fail_commits()
+    await attach(rig, model, 2)
+    assert rig.segment(model.segment_id).record.snapshot.generation != 2, "nobody knows whether it is there"
+    for chunk in model.inventory(2):
+        rig.feed(chunk)
+    await rig.commit()
+    await rig.restart()
+    assert directory_content(rig, model) == model.content()
+    assert not rig.corrupt and not rig.segment(model.segment_id).damaged
 
 
 async def test_a_failed_commit_closes_the_stream_and_the_journal_is_resumed_without_a_hole(
