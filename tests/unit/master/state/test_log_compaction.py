@@ -12,12 +12,13 @@ from kvstore.master.metadata.store import DeleteRange, KeyUpdate, Op, Put, Space
 from kvstore.master.recovery import load
 from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
-from kvstore.master.state import log_rewrite
+from kvstore.master.state import layout, log_rewrite
 from kvstore.master.state.directory_state import StateLimits
 from kvstore.master.state.log_compaction import COMPACTION_RETRY_S_MIN, COMPACTIONS_MAX, LogLimits
 from kvstore.master.state.log_rewrite import LogRewrite, RewriteStep
+from kvstore.master.state.records import Record, RecordKind
 from kvstore.master.state.replay import Replay
-from kvstore_client.protocol.journal import decode_groups
+from kvstore_client.protocol.journal import count_entries, decode_groups
 from support.state_rig import ModelSegment, StateRig, attach, directory_content
 
 EAGER = StateLimits(log=LogLimits(compaction_factor=1.1, compaction_floor_entries=1))
@@ -215,6 +216,24 @@ async def test_an_inventory_makes_a_running_compaction_void(model: ModelSegment)
     assert directory_content(rig, model) == model.content()
 
 
+async def test_a_step_of_a_compaction_that_is_void_counts_for_no_later_one(model: ModelSegment) -> None:
+    rig = await StateRig(EAGER).start()
+    await attach(rig, model, 1)
+    model.add(1, 1, 1, 1)
+    rig.feed(model.batch(1, 1))
+    await rig.commit()
+    (void,) = rig.take(ef.CompactLog)
+    for chunk in model.inventory(1):
+        rig.feed(chunk)
+    model.add(1, 1, 1, 1)
+    rig.feed(model.batch(1, 5))
+    await rig.commit()
+    (later,) = rig.take(ef.CompactLog)
+    for order, commits in ((void, 0), (later, 1)):
+        rig.feed(ev.LogRewritten(order.segment_id, order.run, (), 1, 1))
+        assert len(rig.pending) == commits
+
+
 async def test_no_compaction_begins_while_a_snapshot_is_on_its_way(model: ModelSegment) -> None:
     rig = await StateRig(EAGER).start()
     await attach(rig, model, 1)
@@ -249,6 +268,72 @@ async def test_a_compaction_that_finds_a_record_lost_asks_for_the_inventory_and_
     assert not rig.pending
     assert rig.segment(model.segment_id).damaged
     assert directory_content(rig, model) == model.content(), "what is known is still served"
+
+
+async def with_a_snapshot(model: ModelSegment) -> StateRig:
+    """Of 30 objects, in three chunks."""
+    rig = await StateRig(NEVER).start()
+    await attach(rig, model, 1)
+    model.add(*range(30))
+    for chunk in model.inventory(1, chunk_entries=10):
+        rig.feed(chunk)
+    await rig.commit()
+    return rig
+
+
+@pytest.mark.parametrize("loss", ["damaged", "missing"])
+async def test_a_compaction_that_finds_a_chunk_lost_asks_for_the_inventory(
+    loss: str, model: ModelSegment
+) -> None:
+    rig = await with_a_snapshot(model)
+    key = layout.snapshot_key(model.segment_id, 1, 1)
+    assert key in await log_keys(rig)
+    if loss == "damaged":
+        await rig.write_raw(key, b"rubbish")
+    else:
+        await rig.store.commit((DeleteRange(key, key + b"\x00"),), rig.fence)
+    await rig.rewrite(rig.state.logs.compaction._begin(rig.segment(model.segment_id)))
+    assert rig.take(ef.RequestInventory) == [ef.RequestInventory(1)]
+    assert rig.segment(model.segment_id).damaged
+    await rig.commit()  # of what came before
+    assert directory_content(rig, model) == model.content(), "what is known is still served"
+
+
+async def test_chunks_of_an_inventory_that_was_never_finished_are_left_alone(model: ModelSegment) -> None:
+    rig = await with_a_snapshot(model)
+    chunk = await rig.store.get(layout.snapshot_key(model.segment_id, 1, 0))
+    assert chunk is not None
+    unfinished = layout.snapshot_key(model.segment_id, 9, 0)
+    await rig.write_raw(unfinished, chunk)
+    first = model.last_seq + 1
+    model.remove(*range(5))
+    rig.feed(model.batch(1, first))
+    await rig.commit()
+    await rig.rewrite(rig.state.logs.compaction._begin(rig.segment(model.segment_id)))
+    assert rig.pending and not rig.segment(model.segment_id).damaged
+    await rig.commit()
+    assert await rig.store.get(unfinished) == chunk
+    await rig.restart()
+    assert directory_content(rig, model) == model.content()
+
+
+async def test_a_rewritten_record_holds_no_more_than_any_other(
+    small_records: None, model: ModelSegment
+) -> None:
+    rig = await StateRig(NEVER).start()
+    await attach(rig, model, 1)
+    for number in range(20):
+        first = model.last_seq + 1
+        model.add(*range(5 * number, 5 * number + 5))
+        rig.feed(model.batch(1, first))
+        await rig.commit()
+    model.remove(*range(0, 100, 7))
+    rig.feed(model.batch(1, 101))
+    await rig.commit()
+    await rig.rewrite(rig.state.logs.compaction._begin(rig.segment(model.segment_id)))
+    written = [op.value for commit in rig.pending for op in commit.ops if isinstance(op, Put)]
+    counts = [count_entries(Record.decode(value, RecordKind.SNAPSHOT).body) for value in written]
+    assert counts and max(counts) <= 12
 
 
 async def test_a_few_logs_are_compacted_at_a_time_those_with_the_most_dead_entries_first() -> None:
