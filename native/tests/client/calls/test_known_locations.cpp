@@ -66,6 +66,36 @@ TEST(what_a_client_has_put_it_gets_and_pins_without_a_master) {
   CHECK_EQ(rig.count(Counter::kLocationsUsed), 16u);
 }
 
+TEST(what_a_client_has_got_or_pinned_it_gets_without_a_master) {
+  for (const bool pinned : {false, true}) {
+    Rig writer;
+    TestSegment segment(*writer.directory, 0, 1);
+    writer.open();
+    std::vector<uint8_t> memory(8 * 5000), back(8 * 5000);
+    fill(memory.data(), memory.size(), 1);
+    Batch b(8, 1, 5000, 1, 1, memory.data()), in(8, 1, 5000, 1, 1, back.data());
+    writer.put(b);
+    CHECK(b.all(Status::kOk));
+    PageClient reader(std::vector<PeerAddress>{{"127.0.0.1", writer.directory->port(), ""}}, tcp_only());
+    const auto opened = reader.open_namespace(Fixture::kIdentity, "m", Deadline::after_ms(kPlentyMs));
+    CHECK(opened.first == Status::kOk);
+    const auto get = [&] {
+      reader.get(opened.second, in.keys, *in.pieces, Deadline::after_ms(kPlentyMs), in.statuses.data());
+    };
+    if (pinned)
+      reader.exists(opened.second, in.keys, 1000, Deadline::after_ms(kPlentyMs), in.statuses.data());
+    else
+      get();
+    CHECK(in.all(Status::kOk));
+    CHECK_EQ(reader.counters().value(Counter::kLocationsUsed), 0u);
+    const auto asked = writer.directory->requests(Op::kLookup);
+    get();
+    CHECK(in.all(Status::kOk) && back == memory);
+    CHECK_EQ(writer.directory->requests(Op::kLookup), asked);
+    CHECK_EQ(reader.counters().value(Counter::kLocationsUsed), 8u);
+  }
+}
+
 TEST(what_is_sealed_and_not_durable_is_not_known) {
   Rig rig;
   TestSegment segment(*rig.directory, 0, 1);
