@@ -20,6 +20,8 @@ TEST(what_the_directory_promises_and_the_segment_does_not_have_is_a_miss) {
   f.directory.index().apply(0, group.data(), group.size());
   f.exists(b, 1000);
   CHECK(b.all(Status::kMiss));
+  f.exists(b, 1000);  // the segment is known by now, and asked beside the directory
+  CHECK(b.all(Status::kMiss));
   f.get(b);
   CHECK(b.all(Status::kMiss));
   f.exists(b, 0);
