@@ -40,7 +40,9 @@ def announce(event: str, **facts: Any) -> None:
     serving.
     """
     try:
-        print(json.dumps({"event": event, **facts}), flush=True)
+        # One write, its end included: where the log goes to the same file, a line of it would come between the two.
+        sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
+        sys.stdout.flush()
     except (BrokenPipeError, ValueError):
         # Python flushes stdout again at exit, and would complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -175,7 +175,8 @@ async def _start(
     health = await asyncio.to_thread(run_self_test, directory, plan.token)
     directory = str(Address(plan.advertise_host, addresses.master["directory_port"]))
     if json:
-        print(json_module.dumps(_summary(plan, addresses, supervisor, directory, health)), flush=True)
+        sys.stdout.write(json_module.dumps(_summary(plan, addresses, supervisor, directory, health)) + "\n")
+        sys.stdout.flush()
     else:
         _print_welcome(plan, addresses, directory, health)
 

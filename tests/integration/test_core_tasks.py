@@ -51,6 +51,8 @@ NOTICED_OTHERWISE = {
     "attach-link": "awaited by the attach session, which ends with it",
     "heartbeat": "beats while a link is sought: its end is logged, and without it the segment is suspect until it has one",
     "link-taking": "an error of it closes the segment's link, and the segment attaches again",
+    "follower-updates": "awaited by the follower, which begins anew",
+    "follower-went-back": "awaited by the follower",
     "metadata-rocksdb": "its end is the end of RocksDB's process, which is started again",
     "attach-reader": "its end closes the segment's stream, and the segment attaches again",
 }

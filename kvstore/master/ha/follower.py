@@ -118,8 +118,8 @@ class Follower:
     async def _follow(self) -> None:
         """Until the store has an older past than what is applied. Raises StoreError, RevisionGoneError, NewerFormatError."""
         self._went_back.clear()
-        following = asyncio.ensure_future(self._apply_all())
-        waiting = asyncio.ensure_future(self._went_back.wait())
+        following = asyncio.create_task(self._apply_all(), name="follower-updates")
+        waiting = asyncio.create_task(self._went_back.wait(), name="follower-went-back")
         try:
             await asyncio.wait({following, waiting}, return_when=asyncio.FIRST_COMPLETED)
             if following.done():
