@@ -236,10 +236,10 @@ def test_an_etcd_that_comes_back_empty_is_noticed_by_leader_and_standby_alike(tm
         for number in range(1000):  # revisions, more than the new one soon has
             member.put(b"elsewhere/%d" % number, b"-")
         client = Client(store.cluster.masters, deadline_ms=2000)
-        for number in range(20):
-            client.namespace(f"before-{number}")
+        client.namespace("before").exists("a page")
         client.close()
-        time.sleep(1.0)  # more than it takes a standby to hear of them, which nothing tells
+        for master in store.cluster.all_masters:
+            wait_until(lambda m=master: m.metrics()["namespaces"] >= 1, f"{master.name} has heard of it")
         member.kill()
         shutil.rmtree(tmp_path / "etcd" / member.name)
         member.start()
