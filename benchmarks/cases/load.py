@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from benchmarks.contestants import Contestant
+from benchmarks.cases.base import Setting
+from benchmarks.contestants import Contestant, in_turn
+
+ROUNDS = 3
+
+
+Kind = TypeVar("Kind", int, str)
 
 
 @dataclass
@@ -59,3 +67,28 @@ def run_load(
         into.wrong_pages += answer["wrong_pages"]
         for verb in ("put", "get"):
             into.seconds.setdefault(verb, []).extend(answer[verb])
+
+
+def run_in_turn(
+    peers: list[Contestant],
+    setting: Setting,
+    loads: dict[tuple[str, Kind], Load],
+    kinds: Sequence[tuple[Kind, int, int]],
+    *,
+    size_bytes: int,
+    batches_max: int,
+) -> None:
+    """Each (kind, clients, get percent) by every peer in rounds, another one first each time; `loads` by (peer, kind) grow."""
+    for repetition in range(ROUNDS):
+        for peer in in_turn(peers, repetition):
+            for kind, clients, get_percent in kinds:
+                run_load(
+                    peer,
+                    loads.setdefault((peer.name, kind), Load()),
+                    clients=clients,
+                    seconds=setting.load_seconds / ROUNDS,
+                    get_percent=get_percent,
+                    count=setting.batch,
+                    size_bytes=size_bytes,
+                    batches_max=batches_max,
+                )

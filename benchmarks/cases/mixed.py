@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from benchmarks.cases.base import Case, Setting, over, percentile, shown, table
-from benchmarks.cases.load import Load, run_load
-from benchmarks.contestants import Contestant, in_turn
+from benchmarks.cases.load import Load, run_in_turn
+from benchmarks.contestants import Contestant
 
 CLIENTS = (1, 2, 4)
 GET_PERCENT = 70
 PAGE_BYTES = 64 << 10
-ROUNDS = 3
 BATCHES_MAX = 24  # that a client keeps: older ones are removed, outside of what is timed
 
 
@@ -23,18 +22,10 @@ class Mixed(Case):
     def run(self, peers: list[Contestant]) -> None:
         for clients in CLIENTS:
             self.setting.progress(f"mixed load of {clients} clients")
-            for repetition in range(ROUNDS):
-                for peer in in_turn(peers, repetition):
-                    run_load(
-                        peer,
-                        self.loads.setdefault((peer.name, clients), Load()),
-                        clients=clients,
-                        seconds=self.setting.load_seconds / ROUNDS,
-                        get_percent=GET_PERCENT,
-                        count=self.setting.batch,
-                        size_bytes=PAGE_BYTES,
-                        batches_max=BATCHES_MAX,
-                    )
+            kinds = [(clients, clients, GET_PERCENT)]
+            run_in_turn(
+                peers, self.setting, self.loads, kinds, size_bytes=PAGE_BYTES, batches_max=BATCHES_MAX
+            )
         self.wrong_pages = sum(load.wrong_pages for load in self.loads.values())
 
     def report(self) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from benchmarks.cases.base import Bar, Case, Setting, over, percentile, shown, table
-from benchmarks.cases.load import Load, run_load
-from benchmarks.contestants import Contestant, in_turn
+from benchmarks.cases.load import Load, run_in_turn
+from benchmarks.contestants import Contestant
 
 CLIENTS = 4
 PAGE_BYTES = 4 << 10
-ROUNDS = 3
 BATCHES_MAX = 64
 PUTS_BAR = 100_000.0
 
@@ -22,19 +21,8 @@ class SmallObjects(Case):
 
     def run(self, peers: list[Contestant]) -> None:
         self.setting.progress(f"{PAGE_BYTES >> 10} KiB objects, {CLIENTS} clients")
-        for repetition in range(ROUNDS):
-            for peer in in_turn(peers, repetition):
-                for verb, get_percent in (("put", 0), ("get", 100)):
-                    run_load(
-                        peer,
-                        self.loads.setdefault((peer.name, verb), Load()),
-                        clients=CLIENTS,
-                        seconds=self.setting.load_seconds / ROUNDS,
-                        get_percent=get_percent,
-                        count=self.setting.batch,
-                        size_bytes=PAGE_BYTES,
-                        batches_max=BATCHES_MAX,
-                    )
+        kinds = [("put", CLIENTS, 0), ("get", CLIENTS, 100)]
+        run_in_turn(peers, self.setting, self.loads, kinds, size_bytes=PAGE_BYTES, batches_max=BATCHES_MAX)
         self.wrong_pages = sum(load.wrong_pages for load in self.loads.values())
 
     def report(self) -> str:

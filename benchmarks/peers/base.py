@@ -119,8 +119,9 @@ class PeerClient(ABC):
     def put_acknowledged(
         self, keys: list[str], addresses: list[int], size_bytes: int, committed: bool
     ) -> Sequence[int]:
-        """A put that waits until it is durable, or does not, for peers that have both."""
-        raise NotImplementedError
+        """A put that waits until it is durable, or does not. RuntimeError by peers that have one acknowledgement only: the case
+        that asks for both does not take them."""
+        raise RuntimeError(f"{type(self).__name__} acknowledges every put in the same way")
 
     @abstractmethod
     def get(self, keys: list[str], addresses: list[int], size_bytes: int) -> Sequence[int]: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from simulation.cluster import Cluster
@@ -22,7 +23,7 @@ class Fault:
         return f"{self.kind} {whom} at {self.at_s:.2f} s for {self.for_s:.2f} s, {self.size:.2f}"
 
 
-class Kind:
+class Kind(ABC):
     """`draw(dice, masters, segments)`: (a, b). `weight`: how often it comes, against the others."""
 
     weight = 1.0
@@ -31,8 +32,8 @@ class Kind:
     def draw(self, dice: random.Random, masters: list[str], segments: list[str]) -> tuple[str, str]:
         return "", ""
 
-    def begin(self, cluster: Cluster, fault: Fault) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def begin(self, cluster: Cluster, fault: Fault) -> None: ...
 
     def end(self, cluster: Cluster, fault: Fault) -> None:
         return
