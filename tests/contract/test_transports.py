@@ -465,6 +465,7 @@ def test_a_put_given_up_in_the_middle_stores_what_it_was_given_or_nothing(
         content, other = random.Random(1).randbytes(size), b"\x22" * size
         source, found = Memory(1, size, content), Memory(1, size)
         rng, given_up, there = random.Random(17), 0, 0
+        took_ms = 30.0  # a put that is not given up, here and now
         for _ in range(40):
             hashes = page_hashes(1)
             source.view[:] = content
@@ -474,10 +475,14 @@ def test_a_put_given_up_in_the_middle_stores_what_it_was_given_or_nothing(
                 lambda warm=warm: OK in writer.put(handle, 1, SHARD, page_hashes(1), warm.pieces, 1000),
                 "the segment takes puts",
             )
-            status = writer.put(handle, 0, SHARD, hashes, source.pieces, rng.randrange(2, 30))[0]
-            source.view[:] = other
+            began = time.monotonic()
+            deadline_ms = rng.randint(1, max(1, round(took_ms)))
+            status = writer.put(handle, 0, SHARD, hashes, source.pieces, deadline_ms)[0]
             if status not in (OK, EXISTS):
                 given_up += 1
+            else:
+                took_ms = (time.monotonic() - began) * 1000
+            source.view[:] = other
             for _ in range(2):  # at once, and again when the segment has certainly ended with it
                 if reader.get(theirs, 0, SHARD, hashes, found.pieces, DEADLINE_MS) == bytes([OK]):
                     assert found.view == content
