@@ -73,7 +73,7 @@ std::optional<JournalEntry> ObjectTable::seal(uint32_t slot, const Fingerprint& 
     return std::nullopt;
   }
   index_.insert(fp, slot);
-  policy_->on_insert(slot, p.stored_bytes(), slots_.header(slot).depth);
+  policy_->on_insert({slot, fp.lo, p.stored_bytes(), slots_.header(slot).depth, Keep::kNormal});
   return JournalEntry{fp, p.ns, p.length, JournalOp::kAdd};
 }
 
@@ -110,13 +110,17 @@ JournalEntry ObjectTable::unlist(uint32_t slot) {
   const JournalEntry entry{index_.fingerprint(slot), p.ns, p.length, JournalOp::kRemove};
   index_.erase(entry.fp);
   keeps_rule(namespaces_.remove(slot, p.ns));
-  policy_->on_remove(slot);
   pins_.forget(slot);
   return entry;
 }
 
 JournalEntry ObjectTable::remove(uint32_t slot) noexcept {
   assert(is_findable(slot));
+  policy_->on_remove(slot);
+  return take_out(slot);
+}
+
+JournalEntry ObjectTable::take_out(uint32_t slot) noexcept {
   const JournalEntry entry = unlist(slot);
   if (private_[slot].readers == 0)
     free_memory(slot);
@@ -127,6 +131,7 @@ JournalEntry ObjectTable::remove(uint32_t slot) noexcept {
 
 std::optional<JournalEntry> ObjectTable::quarantine(uint32_t slot) noexcept {
   if (!is_findable(slot)) return std::nullopt;
+  policy_->on_remove(slot);
   const JournalEntry entry = unlist(slot);
   if (is_as_written(slot) && slots_.quarantine(slot)) {
     private_[slot].state = SlotState::kQuarantined;
@@ -177,10 +182,12 @@ uint64_t ObjectTable::evict(uint64_t wanted_bytes, uint32_t steps_max, uint64_t 
     }
     const uint32_t victim = policy_->coldest();
     if (victim == kNoSlot) break;
-    if (private_[victim].readers > 0 || pins_.is_pinned(victim, now_ms))
+    if (private_[victim].readers > 0 || pins_.is_pinned(victim, now_ms)) {
       policy_->on_spare(victim);
-    else
-      removed.push_back(remove(victim));
+    } else {
+      policy_->on_evict(victim);
+      removed.push_back(take_out(victim));
+    }
   }
   return used_before - used_bytes();
 }

@@ -114,7 +114,8 @@ class ObjectTable {
   }
   bool is_as_written(uint32_t slot) const;  // what the table keeps of a header is what the header says
   bool keeps_rule(bool kept) noexcept;      // counts it when not
-  JournalEntry unlist(uint32_t slot);       // out of index, namespaces, eviction order and pins
+  JournalEntry unlist(uint32_t slot);       // out of index, namespaces and pins; the policy is told before
+  JournalEntry take_out(uint32_t slot) noexcept;  // unlists, and frees its memory or leaves it to the readers
   void free_memory(uint32_t slot) noexcept;
   void condemn(uint32_t slot) noexcept;
 

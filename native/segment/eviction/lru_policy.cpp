@@ -1,5 +1,7 @@
-// Least recently used, as an intrusive list over slot numbers: no allocation after construction.
+// Least recently used, as intrusive lists over slot numbers, one for each class of keeping.
+#include <array>
 #include <stdexcept>
+#include <vector>
 
 #include "segment/eviction/eviction_policy.hpp"
 
@@ -10,44 +12,61 @@ class LruPolicy final : public EvictionPolicy {
  public:
   explicit LruPolicy(uint32_t slot_count) : links_(slot_count) {}
 
-  void on_insert(uint32_t slot, uint64_t, uint32_t) override {
-    if (links_[slot].listed) throw std::logic_error("slot is ranked already");
-    push_hottest(slot);
+  void grow(uint32_t slot_count) override { links_.resize(slot_count); }
+  void on_insert(const Arrival& arrival) override {
+    if (links_[arrival.slot].listed) throw std::logic_error("slot is ranked already");
+    push_hottest(arrival.slot, arrival.keep);
   }
-  void on_use(uint32_t slot) override {
+  void on_use(uint32_t slot) override { push_hottest(slot, unlink(slot)); }
+  void on_keep(uint32_t slot, Keep keep) override {
+    if (links_[slot].listed && links_[slot].keep == keep) return;
     unlink(slot);
-    push_hottest(slot);
+    push_hottest(slot, keep);
   }
   // What is pinned now is about to be read: ranking it as just used costs nothing and keeps every scan
   // moving.
   void on_spare(uint32_t slot) override { on_use(slot); }
+  void on_evict(uint32_t slot) override { unlink(slot); }
   void on_remove(uint32_t slot) override { unlink(slot); }
-  uint32_t coldest() const override { return coldest_; }
+  uint32_t coldest() override {
+    for (const List& list : lists_)
+      if (list.coldest != kNoSlot) return list.coldest;
+    return kNoSlot;
+  }
 
  private:
   struct Link {
     uint32_t colder = kNoSlot;
     uint32_t hotter = kNoSlot;
+    Keep keep = Keep::kNormal;
     bool listed = false;
   };
+  struct List {
+    uint32_t coldest = kNoSlot;
+    uint32_t hottest = kNoSlot;
+  };
 
-  void push_hottest(uint32_t slot) {
-    links_[slot] = {hottest_, kNoSlot, true};
-    if (hottest_ != kNoSlot) links_[hottest_].hotter = slot;
-    hottest_ = slot;
-    if (coldest_ == kNoSlot) coldest_ = slot;
+  List& list_of(Keep keep) { return lists_[static_cast<size_t>(keep)]; }
+  void push_hottest(uint32_t slot, Keep keep) {
+    List& list = list_of(keep);
+    links_[slot] = {list.hottest, kNoSlot, keep, true};
+    if (list.hottest != kNoSlot) links_[list.hottest].hotter = slot;
+    list.hottest = slot;
+    if (list.coldest == kNoSlot) list.coldest = slot;
   }
-  void unlink(uint32_t slot) {
+  Keep unlink(uint32_t slot) {
     Link& link = links_[slot];
     if (!link.listed) throw std::logic_error("slot is not ranked");
-    (link.colder == kNoSlot ? coldest_ : links_[link.colder].hotter) = link.hotter;
-    (link.hotter == kNoSlot ? hottest_ : links_[link.hotter].colder) = link.colder;
+    const Keep keep = link.keep;
+    List& list = list_of(keep);
+    (link.colder == kNoSlot ? list.coldest : links_[link.colder].hotter) = link.hotter;
+    (link.hotter == kNoSlot ? list.hottest : links_[link.hotter].colder) = link.colder;
     link = Link{};
+    return keep;
   }
 
   std::vector<Link> links_;
-  uint32_t coldest_ = kNoSlot;
-  uint32_t hottest_ = kNoSlot;
+  std::array<List, 3> lists_;  // by Keep: the first to go first
 };
 
 }  // namespace
