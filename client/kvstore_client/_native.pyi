@@ -31,12 +31,23 @@ def namespace_id(identity: bytes, epoch: int) -> bytes: ...
 
 # ---- segment (bind_segment.cpp) ---------------------------------------------------------------------------------------
 
+class PoolPlaceError(RuntimeError):
+    """A path that can't hold a pool: no memory file system, too small, or not writable."""
+
+class PoolRefusedError(RuntimeError):
+    """A pool that is there and must not be used: locked, somebody else's, of another size or version. It is untouched."""
+
 class PoolProgress:
     """How far the making of a SegmentStore is, for another thread."""
 
     def __init__(self) -> None: ...
     @property
     def touched_bytes(self) -> int: ...
+    @property
+    def locked_bytes(self) -> int: ...
+    @property
+    def total_bytes(self) -> int:
+        """What both come to; 0 until it is known."""
     def cancel(self) -> None:
         """Ends it within the time of touching 64 MiB a thread."""
 
@@ -55,9 +66,21 @@ class SegmentStore:
         pinned_fraction_max: float = 0.5,
         journal_entries_max: int = 4_194_304,
         lock_memory: bool = False,
+        pool_path: str = "",
+        huge_pages: str = "thp",
+        numa_nodes: Sequence[int] = (),
         progress: PoolProgress | None = None,
     ) -> None:
-        """Allocates and touches the whole pool. OSError (ECANCELED) when `progress` was cancelled. MemoryError names the limit that was hit and how to raise it."""
+        """Allocates and touches the whole pool: the file at `pool_path`, which outlives the process, or without one memory that
+        does not. `huge_pages`: off, thp, 2MiB or 1GiB. OSError (ECANCELED) when `progress` was cancelled. MemoryError names the limit
+        that was hit and how to raise it. PoolPlaceError when no pool can be at that path; PoolRefusedError when one is there that
+        must not be used."""
+    @property
+    def pool_adopted(self) -> bool:
+        """Whether the pool is one that an earlier process has left."""
+    @property
+    def pool_page_bytes(self) -> int:
+        """Of the huge pages set aside that the pool lies on; 0 when on others."""
     @property
     def journal_fd(self) -> int:
         """A descriptor that is readable when entries are due: somebody waits for one, many have piled up, or the

@@ -94,19 +94,36 @@ std::string rlimit_in_the_way(uint64_t bytes, __rlimit_resource_t resource, cons
   return std::string(name) + " is " + in_mib(limit.rlim_cur) + ": " + remedy;
 }
 
+// A root without CAP_IPC_LOCK, as in most containers, is bound by the limit like everybody.
+bool may_lock_anything() {
+  constexpr unsigned kCapIpcLock = 14;
+  std::ifstream file("/proc/self/status");
+  std::string line;
+  while (std::getline(file, line)) {
+    std::istringstream words(line);
+    std::string name;
+    uint64_t capabilities = 0;
+    if (words >> name >> std::hex >> capabilities && name == "CapEff:")
+      return (capabilities >> kCapIpcLock & 1) != 0;
+  }
+  return ::geteuid() == 0;
+}
+
 }  // namespace
 
-std::string memory_limit_in_the_way(uint64_t bytes, bool locked) {
+std::string memory_limit_in_the_way(const MemoryNeed& need) {
   std::string found =
-      rlimit_in_the_way(bytes, RLIMIT_FSIZE, "RLIMIT_FSIZE", "raise it (ulimit -f unlimited)");
+      rlimit_in_the_way(need.map_bytes, RLIMIT_FSIZE, "RLIMIT_FSIZE", "raise it (ulimit -f unlimited)");
   if (found.empty())
-    found = rlimit_in_the_way(bytes, RLIMIT_AS, "RLIMIT_AS", "raise it (ulimit -v unlimited)");
-  if (found.empty() && locked && ::geteuid() != 0)
-    found =
-        rlimit_in_the_way(bytes, RLIMIT_MEMLOCK, "RLIMIT_MEMLOCK",
-                          "raise it (ulimit -l unlimited, or LimitMEMLOCK=infinity), or grant CAP_IPC_LOCK");
-  if (found.empty()) found = system_memory_in_the_way(bytes);
-  if (found.empty()) found = cgroups_in_the_way(bytes);
+    found = rlimit_in_the_way(need.map_bytes, RLIMIT_AS, "RLIMIT_AS", "raise it (ulimit -v unlimited)");
+  if (found.empty() && need.locked && !may_lock_anything())
+    found = rlimit_in_the_way(
+        need.map_bytes, RLIMIT_MEMLOCK, "RLIMIT_MEMLOCK",
+        "raise it (ulimit -l unlimited, or LimitMEMLOCK=infinity), grant CAP_IPC_LOCK, or set "
+        "lock_memory to no");
+  if (need.from_reserved_pages) return found;
+  if (found.empty()) found = system_memory_in_the_way(need.new_bytes);
+  if (found.empty()) found = cgroups_in_the_way(need.new_bytes);
   return found;
 }
 

@@ -51,7 +51,9 @@ std::shared_ptr<SegmentStore> make_store(uint64_t capacity_bytes, nb::bytes pool
                                          uint32_t object_bytes_min, double high_watermark,
                                          double low_watermark, std::string eviction_policy,
                                          double pinned_fraction_max, uint64_t journal_entries_max,
-                                         bool lock_memory, std::shared_ptr<PoolProgress> progress) {
+                                         bool lock_memory, std::string pool_path, std::string huge_pages,
+                                         std::vector<uint32_t> numa_nodes,
+                                         std::shared_ptr<PoolProgress> progress) {
   SegmentStoreOptions options;
   options.capacity_bytes = capacity_bytes;
   options.pool_id = exactly<16>(pool_id, "pool_id");
@@ -61,7 +63,10 @@ std::shared_ptr<SegmentStore> make_store(uint64_t capacity_bytes, nb::bytes pool
   options.eviction_policy = std::move(eviction_policy);
   options.pinned_fraction_max = pinned_fraction_max;
   options.journal_entries_max = journal_entries_max;
-  options.lock_memory = lock_memory;
+  options.pool.path = std::move(pool_path);
+  options.pool.huge_pages = huge_pages_of(huge_pages);
+  options.pool.numa_nodes = std::move(numa_nodes);
+  options.pool.lock_memory = lock_memory;
   options.progress = std::move(progress);
   return without_gil([&] { return make_process_owned<SegmentStore>(options); });
 }
@@ -130,16 +135,23 @@ std::shared_ptr<DataServer> make_server(std::shared_ptr<SegmentStore> store, std
 
 void bind_segment(nb::module_& m) {
   const auto released = nb::call_guard<ReleasedGil>();
+  nb::exception<PoolPlaceError>(m, "PoolPlaceError", PyExc_RuntimeError);
+  nb::exception<PoolRefusedError>(m, "PoolRefusedError", PyExc_RuntimeError);
   nb::class_<PoolProgress>(m, "PoolProgress")
       .def(nb::new_([] { return std::make_shared<PoolProgress>(); }))
       .def_prop_ro("touched_bytes", [](PoolProgress& p) { return p.touched_bytes.load(); })
+      .def_prop_ro("locked_bytes", [](PoolProgress& p) { return p.locked_bytes.load(); })
+      .def_prop_ro("total_bytes", [](PoolProgress& p) { return p.total_bytes.load(); })
       .def("cancel", [](PoolProgress& p) { p.cancelled.store(true); });
 
   nb::class_<SegmentStore>(m, "SegmentStore")
       .def(nb::new_(&make_store), nb::kw_only(), "capacity_bytes"_a, "pool_id"_a, "object_bytes_min"_a = 8192,
            "high_watermark"_a = 0.95, "low_watermark"_a = 0.90, "eviction_policy"_a = "lru",
            "pinned_fraction_max"_a = 0.5, "journal_entries_max"_a = 4194304, "lock_memory"_a = false,
+           "pool_path"_a = "", "huge_pages"_a = "thp", "numa_nodes"_a = std::vector<uint32_t>(),
            "progress"_a = nb::none())
+      .def_prop_ro("pool_adopted", [](SegmentStore& s) { return s.pool().adopted(); })
+      .def_prop_ro("pool_page_bytes", [](SegmentStore& s) { return s.pool().reserved_page_bytes(); })
       .def_prop_ro("journal_fd", [](SegmentStore& s) { return s.journal().fd(); })
       .def_prop_ro(
           "last_seq", [](SegmentStore& s) { return s.journal().last_seq(); }, released)

@@ -40,7 +40,7 @@ SegmentStore::SegmentStore(const SegmentStoreOptions& options)
     : options_(validated(options)),
       slot_count_(slot_count_of(options)),
       layout_(pool_layout(options.capacity_bytes, slot_count_, sizeof(SlotHeader))),
-      pool_(layout_, options.lock_memory, options.progress.get()),
+      pool_(layout_, options.pool, options.progress.get()),
       journal_(options.journal_entries_max),
       objects_(
           pool_.base(), layout_.data_offset, options.capacity_bytes, slot_count_, options.eviction_policy,

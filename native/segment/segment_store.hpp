@@ -34,7 +34,7 @@ struct SegmentStoreOptions {
   std::string eviction_policy = "lru";
   double pinned_fraction_max = 0.5;
   uint64_t journal_entries_max = 4194304;
-  bool lock_memory = false;
+  PoolOptions pool;
   std::shared_ptr<PoolProgress> progress;  // null: nobody watches
 };
 

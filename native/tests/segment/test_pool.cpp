@@ -12,8 +12,18 @@
 
 using namespace kvstore;
 
+namespace {
+
+MemoryNeed need(uint64_t bytes) {
+  MemoryNeed all;
+  all.map_bytes = all.new_bytes = bytes;
+  return all;
+}
+
+}  // namespace
+
 TEST(the_pool_is_writable_here_and_readable_through_the_exported_descriptor) {
-  const Pool pool(pool_layout(1 << 20, 1024, 128), false);
+  const Pool pool(pool_layout(1 << 20, 1024, 128), {});
   pool.base()[5] = 42;
   void* map = ::mmap(nullptr, pool.map_bytes(), PROT_READ, MAP_SHARED, pool.read_only_fd(), 0);
   CHECK(map != MAP_FAILED);
@@ -23,7 +33,7 @@ TEST(the_pool_is_writable_here_and_readable_through_the_exported_descriptor) {
 }
 
 TEST(nobody_else_can_write_grow_or_shrink_it) {
-  const Pool pool(pool_layout(1 << 20, 1024, 128), false);
+  const Pool pool(pool_layout(1 << 20, 1024, 128), {});
   const int fd = pool.read_only_fd();
   CHECK(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
   // Not even who opens the file anew for writing.
@@ -42,12 +52,12 @@ TEST(the_making_of_a_pool_tells_how_far_it_is_and_can_be_cancelled) {
   PoolProgress progress;
   const PoolLayout layout = pool_layout(200 << 20, 1024, 128);
   {
-    const Pool pool(layout, false, &progress);
+    const Pool pool(layout, {}, &progress);
   }
   CHECK_EQ(progress.touched_bytes.load(), layout.map_bytes);
   PoolProgress cancelled;
   cancelled.cancelled.store(true);
-  CHECK_THROWS(Pool(layout, false, &cancelled), std::system_error);
+  CHECK_THROWS(Pool(layout, {}, &cancelled), std::system_error);
   CHECK_EQ(cancelled.touched_bytes.load(), uint64_t{0});
 }
 
@@ -59,8 +69,8 @@ TEST(the_layout_keeps_table_and_objects_apart) {
 }
 
 TEST(a_limit_in_the_way_is_named_with_its_remedy) {
-  CHECK_EQ(memory_limit_in_the_way(1 << 20, false), std::string());
-  const std::string memory = memory_limit_in_the_way(1ull << 50, false);
+  CHECK_EQ(memory_limit_in_the_way(need(1 << 20)), std::string());
+  const std::string memory = memory_limit_in_the_way(need(1ull << 50));
   CHECK(memory.find("MiB") != std::string::npos);
   CHECK(memory.find("capacity_bytes") != std::string::npos);
   rlimit before{};
@@ -68,8 +78,8 @@ TEST(a_limit_in_the_way_is_named_with_its_remedy) {
   rlimit low = before;
   low.rlim_cur = 1 << 20;
   CHECK_EQ(::setrlimit(RLIMIT_FSIZE, &low), 0);
-  CHECK(memory_limit_in_the_way(2 << 20, false).find("RLIMIT_FSIZE is 1 MiB") != std::string::npos);
-  CHECK_THROWS(Pool(pool_layout(2 << 20, 1024, 128), false), PoolLimitError);
+  CHECK(memory_limit_in_the_way(need(2 << 20)).find("RLIMIT_FSIZE is 1 MiB") != std::string::npos);
+  CHECK_THROWS(Pool(pool_layout(2 << 20, 1024, 128), {}), PoolLimitError);
   CHECK_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
 }
 

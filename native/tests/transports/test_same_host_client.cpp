@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <list>
@@ -146,11 +147,16 @@ TEST(a_pool_that_its_segment_could_shrink_under_a_reader_is_not_mapped) {
   CHECK(AttachedPool::attach(pool_file(1u << 20, 0), geometry) == nullptr);
   CHECK(AttachedPool::attach(pool_file(1u << 20, F_SEAL_GROW), geometry) == nullptr);
   CHECK(AttachedPool::attach(pool_file((1u << 20) - 1, F_SEAL_SHRINK), geometry) == nullptr);
-  const int no_memfd = ::open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (no_memfd >= 0) {
-    CHECK_EQ(::ftruncate(no_memfd, 1 << 20), 0);
-    CHECK(AttachedPool::attach(no_memfd, geometry) == nullptr);
-  }
+  // A file that outlives its segment has no seals: it is its owner's alone, and in memory.
+  const auto named_file = [&](const char* directory, mode_t mode) {
+    const int fd = ::open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    CHECK(fd >= 0 && ::fchmod(fd, mode) == 0 && ::ftruncate(fd, 1 << 20) == 0);
+    return fd;
+  };
+  CHECK(AttachedPool::attach(named_file("/dev/shm", 0600), geometry) != nullptr);
+  CHECK(AttachedPool::attach(named_file("/dev/shm", 0620), geometry) == nullptr);
+  CHECK(AttachedPool::attach(named_file("/dev/shm", 0602), geometry) == nullptr);
+  CHECK(AttachedPool::attach(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC), geometry) == nullptr);
 }
 
 TEST(pages_in_ordinary_memory_go_by_shared_memory_and_what_is_too_large_for_it_over_the_socket) {

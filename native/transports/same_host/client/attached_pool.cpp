@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,15 +16,27 @@
 namespace kvstore {
 namespace {
 
+constexpr uint64_t kTmpfs = 0x01021994;
+constexpr uint64_t kHugetlbfs = 0x958458f6;
 constexpr uint64_t kPopulateStepBytes = 16u << 20;  // under a millisecond: how long a detach may have to wait
+
+// Whether nobody but the segment's user and root can make the file smaller. A memfd says so by its seal. A file of tmpfs or
+// hugetlbfs, which is what outlives a segment, can't be sealed: there its mode does. Any other file is no memory.
+bool keeps_its_size(int fd, const struct stat& file) {
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0) return true;
+  struct statfs system{};
+  return S_ISREG(file.st_mode) && (file.st_mode & 077) == 0 && ::fstatfs(fd, &system) == 0 &&
+         (static_cast<uint64_t>(system.f_type) == kTmpfs ||
+          static_cast<uint64_t>(system.f_type) == kHugetlbfs);
+}
 
 }  // namespace
 
 std::unique_ptr<AttachedPool> AttachedPool::attach(int fd, const data_codec::PoolGeometry& geometry) {
   struct stat file{};
-  const int seals = ::fcntl(fd, F_GET_SEALS);
   void* base = MAP_FAILED;
-  if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && ::fstat(fd, &file) == 0 && geometry.map_bytes > 0 &&
+  if (::fstat(fd, &file) == 0 && keeps_its_size(fd, file) && geometry.map_bytes > 0 &&
       static_cast<uint64_t>(file.st_size) >= geometry.map_bytes)
     base = ::mmap(nullptr, geometry.map_bytes, PROT_READ, MAP_SHARED, fd, 0);
   ::close(fd);

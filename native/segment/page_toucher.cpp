@@ -1,0 +1,65 @@
+#include "segment/page_toucher.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+namespace kvstore {
+namespace {
+
+constexpr uint64_t kHugePage = 2ull << 20;
+constexpr uint64_t kCancelStepBytes = 16ull << 20;
+// Memory is too fragmented then: looking for more would only take time.
+constexpr unsigned kRefusalsMax = 16;
+
+// Maps the pages of the range in, writable. Kernels before 5.14 lack the advice: there each page is written to, by an atomic
+// addition of nothing, since a pool that is adopted has readers and bytes.
+int populate(uint8_t* from, uint64_t bytes) {
+  do {
+    if (::madvise(from, bytes, MADV_POPULATE_WRITE) == 0) return 0;
+  } while (errno == EINTR);
+  if (errno != EINVAL) return errno;
+  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  for (uint64_t at = 0; at < bytes; at += page) __atomic_fetch_add(from + at, 0, __ATOMIC_RELAXED);
+  return 0;
+}
+
+}  // namespace
+
+int PageToucher::touch(uint64_t from, uint64_t bytes, const std::atomic<bool>& cancelled) {
+  for (uint64_t at = from; at < from + bytes; at += kCancelStepBytes) {
+    const uint64_t end = std::min(at + kCancelStepBytes, from + bytes);
+    for (uint64_t page = at; page + kHugePage <= end && make_huge_.load(std::memory_order_relaxed);
+         page += kHugePage) {
+      if (cancelled.load()) return ECANCELED;
+      make_huge(page);
+    }
+    if (cancelled.load()) return ECANCELED;
+    const int failed = populate(base_ + at, end - at);
+    if (failed != 0) return failed;
+  }
+  return 0;
+}
+
+// By its first small page, which the kernel then widens. Where the machine gives shared memory huge pages anyway, the first fault
+// has brought one and there is nothing left to do.
+void PageToucher::make_huge(uint64_t from) {
+  if (populate(base_ + from, static_cast<uint64_t>(::sysconf(_SC_PAGESIZE))) != 0) return;
+  if (::madvise(base_ + from, kHugePage, MADV_COLLAPSE) == 0) {
+    refused_.store(0, std::memory_order_relaxed);
+    return;
+  }
+  if (errno == EINVAL || refused_.fetch_add(1, std::memory_order_relaxed) >= kRefusalsMax)
+    make_huge_.store(false, std::memory_order_relaxed);
+}
+
+}  // namespace kvstore
