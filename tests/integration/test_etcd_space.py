@@ -277,8 +277,9 @@ async def fill(cluster: Cluster, share: float) -> list[bytes]:
 
 
 async def fill_for_good(cluster: Cluster) -> list[bytes]:
-    """Until etcd's file is as large as its quota and its alarm is raised: one that is raised with a little room left is
-    ended at once by the leader. What comes in one burst is held against the size before it, so that it gets there."""
+    """Until what etcd has in use is all of its quota and its alarm is raised: one that is raised while defragmenting gives
+    a little room is ended at once by the leader. What comes in one burst is held against the size before it, so that it
+    gets there."""
     keys = await fill(cluster, 0.9)
     for burst in itertools.count():
         names = [b"other/%d-%d" % (burst, each) for each in range(16)]
@@ -289,7 +290,7 @@ async def fill_for_good(cluster: Cluster) -> list[bytes]:
             else:
                 assert isinstance(ended, NoSpaceError)
         status = await cluster.client.status(30.0)
-        if status.db_size >= QUOTA_BYTES and await cluster.client.nospace_alarms():
+        if status.db_size_in_use >= QUOTA_BYTES and await cluster.client.nospace_alarms():
             break
         await asyncio.sleep(2 * STATUS_DELAY_S)
     return keys
