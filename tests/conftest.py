@@ -24,6 +24,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 # What segments copy out of the memory of tests is the bytes that the test means, or the put fails.
 os.environ.setdefault("KVSTORE_CLIENT_PUT_DIGESTS", "1")
 
+# A pool that outlives its segment would outlive its test: those that are about it name a path.
+os.environ.setdefault("KVSTORE_SEGMENT_POOL_PATH", "off")
+
 # A shell ignores Ctrl-C for what it starts in the background, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

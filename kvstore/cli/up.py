@@ -21,13 +21,14 @@ from kvstore.cli.settings_options import ConfigOption, load_or_fail, with_settin
 from kvstore.cli.sglang_flags import LAYOUT_FLAGS, as_shell, sglang_flags
 from kvstore.cli.supervisor import Announcement, ChildFailed, ChildSpec, Supervisor
 from kvstore.common.advertised_host import NoAddressToAdvertise, advertised_host
-from kvstore.common.capacity import CapacityError, capacity_of
+from kvstore.common.capacity import CapacityError
 from kvstore.common.config.master import MasterSettings
 from kvstore.common.config.segment import SegmentSettings
 from kvstore.common.config.servers import TokenSettings
 from kvstore.common.config.up import UpSettings
 from kvstore.common.logs import tell
 from kvstore.common.sizes import format_size
+from kvstore.segment.pool_place import capacity_at, kept_pool
 from kvstore_client.address import Address, is_wildcard
 from kvstore_client.tokens import check_token, read_secret
 
@@ -72,7 +73,7 @@ def up(
 
     Example:  kvstore up --size 8GiB
 
-    Ctrl-C stops it. The directory survives a restart; the pages are in memory and do not. What else a master and a
+    Ctrl-C stops it. The directory survives a restart; the pages are in memory and do so with --pool-path auto. What else a master and a
     segment can be told is in the configuration file or the environment (`kvstore config docs`).
     """
     die_with_parent(parent_pid)
@@ -100,13 +101,19 @@ def _plan(settings: UpSettings, config: str) -> Plan:
         return Plan(
             settings,
             # Once for all restarts: 'auto' must not shrink with each of them.
-            capacity_of(settings.size),
+            _capacity_bytes(settings),
             settings.advertise_host or advertised_host(settings.host),
             token,
             config,
         )
     except (CapacityError, NoAddressToAdvertise) as error:
         fail(str(error))
+
+
+def _capacity_bytes(settings: UpSettings) -> int:
+    """A pool that has outlived the command before keeps its size."""
+    kept = kept_pool(settings.data_dir / "segment") if settings.pool_path != "off" else None
+    return capacity_at(settings.size, settings.data_dir / "segment", kept.path if kept is not None else None)
 
 
 def _refuse_tokens_of_servers(config: str) -> None:
@@ -263,6 +270,7 @@ def _segment_arguments(plan: Plan, addresses: Addresses) -> list[str]:
         f"--port={bound.get('port', settings.data_port)}",
         f"--http-port={bound.get('http_port', settings.http_port)}",
         f"--data-dir={settings.data_dir / 'segment'}",
+        f"--pool-path={settings.pool_path}",
         *_server_arguments(plan),
     ]
 

@@ -37,12 +37,13 @@ def auto_capacity(available_bytes: int) -> int:
     return max(share_bytes >> 20 << 20, CAPACITY_BYTES_MIN)
 
 
-def capacity_of(setting: str, memory: Callable[[], tuple[int, str]] | None = None) -> int:
+def capacity_of(setting: str, memory: Callable[[], tuple[int, str]] | None = None, had_bytes: int = 0) -> int:
     """The pool size in bytes that `setting` asks for.
 
-    CapacityError with the numbers when it can't fit.
+    `had_bytes`: what the pool has already, by an earlier process. CapacityError with the numbers when it can't fit.
     """
     available_bytes, limited_by = (memory or available_memory)()
+    available_bytes += had_bytes
     if setting == "auto":
         return auto_capacity(available_bytes)
     wanted_bytes = parse_size(setting)

@@ -55,6 +55,13 @@ _SERVER_COUNTERS = {
     "unix_sockets_remade": "Times the unix socket was made anew because its file had been removed.",
     **{name: text for name, text, can_fall in data_port_stats() if not can_fall},
 }
+_POOL_GAUGES = {
+    "bytes": "Memory of the pool: objects and what keeps track of them; 0 until it is known.",
+    "touched_bytes": "How much of that was there before the segment began to serve.",
+    "locked_bytes": "How much of that is locked in memory.",
+    "huge_page_bytes": "Size of the huge pages set aside that it lies on; 0 on others.",
+    "kept": "1 while it is a file that outlives the process.",
+}
 _CONTROL_GAUGES = {
     "attached": "1 while a master has this segment registered.",
     "journal_sent_seq": "Last journal entry sent to the master.",
@@ -71,6 +78,18 @@ _CONTROL_COUNTERS = {
 }
 
 Stats = Callable[[], dict[str, int]]
+
+
+class PoolCollector(Collector):
+    """The making of the pool, from its first moment on."""
+
+    def __init__(self, pool: Stats) -> None:
+        self._read = pool
+
+    def collect(self) -> Iterator[Metric]:
+        values = self._read()
+        for name, text in _POOL_GAUGES.items():
+            yield GaugeMetricFamily(f"{PREFIX}pool_{name}", text, value=values[name])
 
 
 class SegmentCollector(Collector):

@@ -15,7 +15,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from kvstore.common.advertised_host import NoAddressToAdvertise, advertised_host
-from kvstore.common.capacity import CapacityError, capacity_of
+from kvstore.common.capacity import CapacityError
+from kvstore.common.config.memory import parse_nodes
 from kvstore.common.config.segment import SegmentSettings
 from kvstore.common.core_tasks import CoreTasks
 from kvstore.common.errors import CoreTaskEnded, KvstoreError
@@ -24,22 +25,22 @@ from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
 from kvstore.common.names import look_up_patiently
 from kvstore.common.process_status import ProcessStatus
-from kvstore.common.sizes import format_size
 from kvstore.segment.attach_session import Registration
 from kvstore.segment.control_client import ControlClient
 from kvstore.segment.errors import SegmentStartError
 from kvstore.segment.identity import SegmentIdentity, new_pool_id
-from kvstore.segment.metrics import PREFIX, SegmentCollector
+from kvstore.segment.metrics import PREFIX, PoolCollector, SegmentCollector
+from kvstore.segment.pool_making import PoolMaking
+from kvstore.segment.pool_place import KeptPool, capacity_at, note_pool, pool_place
 from kvstore.segment.refusal_watch import watch_refusals
 from kvstore.segment.socket_path import default_unix_path, keep_unix_path, prepare_unix_path
-from kvstore_client._native import DataServer, PoolProgress, SegmentStore, data_port_options
+from kvstore_client._native import DataServer, SegmentStore, data_port_options
 from kvstore_client.address import Address, is_wildcard
 from kvstore_client.tokens import TokenRole
 
 logger = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT_S = 3.0
-PROGRESS_LOG_S = 5.0
 # Connections of a listener that have not said HELLO yet.
 UNGREETED_MAX = 256
 
@@ -67,6 +68,7 @@ class SegmentServer:
         self._control: ControlClient | None = None
         self._controlling: asyncio.Task[None] | None = None
         self._store: SegmentStore | None = None
+        self._making: PoolMaking | None = None
         self._addresses: SegmentAddresses | None = None
         self.segment_id = b""
         self.pool_id = b""
@@ -133,8 +135,11 @@ class SegmentServer:
         self.segment_id = identity.segment_id
         self.pool_id = new_pool_id()
         unix_path = self._unix_path(identity.segment_id)
+        # Before the pool, whose making may take minutes: it says how far that is.
+        registry = CollectorRegistry()
+        http_port = await self._open_status_page(registry)
 
-        store = await self._open_store()
+        store = await self._open_store(registry)
         self._store = store
         self._undo.push_async_callback(asyncio.to_thread, store.close)
         server = await self._open_data_port(store, unix_path, connections_max, ungreeted_max)
@@ -167,7 +172,7 @@ class SegmentServer:
             store.stats,
             adopt_cluster=settings.adopt_cluster,
         )
-        http_port = await self._open_status_page(store, server, control)
+        registry.register(SegmentCollector(store.stats, server.stats, lambda: control_stats(control)))
         self._control = control
         self._controlling = asyncio.create_task(control.run(), name="control-client")
         self._undo.push_async_callback(_end_task, self._controlling)
@@ -207,39 +212,34 @@ class SegmentServer:
         prepare_unix_path(path, private=choice == "auto")
         return str(path)
 
-    async def _open_store(self) -> SegmentStore:
+    async def _open_store(self, registry: CollectorRegistry) -> SegmentStore:
         settings = self._settings
+        place = pool_place(settings.pool_path, self.segment_id, settings.huge_pages)
         try:
-            capacity_bytes = capacity_of(settings.capacity)
+            capacity_bytes = capacity_at(settings.capacity, settings.data_dir, place.path)
         except CapacityError as error:
             raise SegmentStartError(str(error)) from error
-        progress = PoolProgress()
-        making = asyncio.create_task(
-            asyncio.to_thread(
-                lambda: SegmentStore(
-                    capacity_bytes=capacity_bytes,
-                    pool_id=self.pool_id,
-                    object_bytes_min=settings.object_bytes_min,
-                    high_watermark=settings.high_watermark,
-                    low_watermark=settings.low_watermark,
-                    eviction_policy=settings.eviction_policy,
-                    pinned_fraction_max=settings.pinned_fraction_max,
-                    lock_memory=settings.lock_memory,
-                    progress=progress,
-                )
+        making = self._making = PoolMaking(place, capacity_bytes)
+        registry.register(PoolCollector(making.stats))
+        store = await making.make(
+            lambda path, progress: SegmentStore(
+                capacity_bytes=capacity_bytes,
+                pool_id=self.pool_id,
+                object_bytes_min=settings.object_bytes_min,
+                high_watermark=settings.high_watermark,
+                low_watermark=settings.low_watermark,
+                eviction_policy=settings.eviction_policy,
+                pinned_fraction_max=settings.pinned_fraction_max,
+                lock_memory=settings.lock_memory,
+                pool_path=path,
+                huge_pages=settings.huge_pages,
+                numa_nodes=parse_nodes(settings.numa_nodes),
+                progress=progress,
             )
         )
-        try:
-            return await _watched(making, progress, capacity_bytes)
-        except asyncio.CancelledError:
-            progress.cancel()
-            # The process waits for its threads anyway.
-            await asyncio.gather(making, return_exceptions=True)
-            raise
-        except (MemoryError, OSError, ValueError) as error:
-            raise SegmentStartError(
-                f"the pool of {format_size(capacity_bytes)} can't be made: {error}"
-            ) from error
+        if making.path is not None:
+            note_pool(settings.data_dir, KeptPool(making.path, capacity_bytes))
+        return store
 
     def _connection_limits(self) -> tuple[int, int]:
         """(most client connections, most of those on each listener that have not greeted yet), as the descriptors allow."""
@@ -273,14 +273,17 @@ class SegmentServer:
                 "stop what listens there, or choose another with --port (0 picks a free one)"
             ) from error
 
-    async def _open_status_page(self, store: SegmentStore, server: DataServer, control: ControlClient) -> int:
+    def _readiness(self) -> tuple[bool, str]:
+        if self._control is not None:
+            return readiness(self._control)
+        return False, self._making.state() if self._making is not None and self._store is None else "starting"
+
+    async def _open_status_page(self, registry: CollectorRegistry) -> int:
         settings = self._settings
         if settings.http_port < 0:
             return -1
-        registry = CollectorRegistry()
-        registry.register(SegmentCollector(store.stats, server.stats, lambda: control_stats(control)))
         endpoint = HttpEndpoint(
-            settings.http_host, settings.http_port, registry, lambda: readiness(control), self._process
+            settings.http_host, settings.http_port, registry, self._readiness, self._process
         )
         try:
             await endpoint.start()
@@ -291,25 +294,9 @@ class SegmentServer:
                 "choose another port with --http-port (0 picks a free one, -1 turns it off)"
             ) from error
         self._undo.push_async_callback(endpoint.stop)
+        self._undo.push_async_callback(self._tasks.stop)
         self._tasks.start(endpoint.ended(), "status-port")
         return endpoint.port
-
-
-async def _watched(
-    making: asyncio.Task[SegmentStore], progress: PoolProgress, capacity_bytes: int
-) -> SegmentStore:
-    """Touching every page of a large pool takes seconds, or minutes: says how far it is."""
-    while True:
-        done, _ = await asyncio.wait({making}, timeout=PROGRESS_LOG_S)
-        if done:
-            return making.result()
-        log_event(
-            logger,
-            logging.INFO,
-            "memory_being_touched",
-            touched_bytes=progress.touched_bytes,
-            capacity_bytes=capacity_bytes,
-        )
 
 
 def control_stats(control: ControlClient) -> dict[str, int]:

@@ -71,6 +71,8 @@ class FileBacking : public PoolBacking {
   uint64_t allocated_bytes() const override { return static_cast<uint64_t>(status().st_blocks) * 512; }
   // A file of tmpfs or hugetlbfs can't be sealed: its mode and its owner are what keeps others from it.
   void seal() override {}
+  // The lock is the file description's: without this it would last as long as the memory, which readers in flight may hold.
+  void let_go() noexcept override { ::flock(fd_, LOCK_UN); }
   void abandon() noexcept override {
     if (!adopted_) ::unlink(path_.c_str());
   }

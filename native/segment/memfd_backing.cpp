@@ -55,6 +55,7 @@ class MemfdBacking : public PoolBacking {
     if (::fcntl(fd_, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
       fail("sealing");
   }
+  void let_go() noexcept override {}
   void abandon() noexcept override {}
 
  private:

@@ -55,6 +55,8 @@ class Pool {
   bool adopted() const { return backing_->adopted(); }
   // Of the huge pages that were set aside for it; 0 on ordinary or transparently huge ones.
   uint64_t reserved_page_bytes() const { return backing_->reserved_page_bytes(); }
+  // For who is done with writing, and lives on: another pool, here or in another process, may have the file. The bytes stay readable.
+  void let_go() const noexcept { backing_->let_go(); }
 
  private:
   void make(const PoolOptions& options, PoolProgress& progress);

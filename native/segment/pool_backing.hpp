@@ -53,6 +53,8 @@ class PoolBacking {
   // Called once, when it is mapped and has all its memory: from now on nobody else makes it smaller or writes to it, as far as the
   // kind can promise that.
   virtual void seal() = 0;
+  // From now on another process may have it: whoever lets go writes to it no more. Idempotent.
+  virtual void let_go() noexcept = 0;
   // The making of the pool failed: nothing of a new one stays behind. An adopted one is left as it is.
   virtual void abandon() noexcept = 0;
 };

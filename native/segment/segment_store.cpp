@@ -60,6 +60,7 @@ void SegmentStore::close() {
   interrupt();
   const MutexLock joining(join_mutex_);  // of several that close it one joins, and none returns before
   if (evictor_.joinable()) evictor_.join();
+  pool_.let_go();
 }
 
 void SegmentStore::interrupt() {

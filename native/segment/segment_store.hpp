@@ -128,7 +128,8 @@ class SegmentStore {
 
   // Wakes every waiter (for space, for an acknowledgement) so that it looks at its `cancelled` flag.
   void interrupt();
-  // Stops the evictor and refuses further batches (writes: UNAVAILABLE, reads: MISS). Idempotent; nothing in a
+  // Stops the evictor and refuses further batches (writes: UNAVAILABLE, reads: MISS). Another store may then have
+  // the pool's file: nobody may be writing to memory that was reserved. Idempotent; nothing in a
   // forked child, whose copy must not be destroyed either. The memory goes with the object, when its last user
   // is done.
   void close();

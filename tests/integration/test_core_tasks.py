@@ -86,7 +86,7 @@ MADE_OUTSIDE = {
     ("master/ports/directory_port.py", "_wait_for"): "one request: its end is the answer",
     ("master/ports/segment_link.py", "_take_in_turn"): "an error of it closes the segment's link",
     ("segment/server.py", "_start"): "awaited by failed()",
-    ("segment/server.py", "_open_store"): "awaited",
+    ("segment/pool_making.py", "make"): "awaited",
     ("segment/run.py", "_serve"): "awaited",
     ("segment/control_client.py", "_attach"): "awaited",
     ("segment/control_client.py", "_start_beating"): "beats while a link is sought; its end is logged",
@@ -117,6 +117,7 @@ async def segment(master: MasterServer, tmp_path: Path) -> AsyncIterator[Segment
             http_port=0,
             unix_path=str(tmp_path / "segment.sock"),
             data_dir=tmp_path / "segment",
+            pool_path="off",
         )
     )
     await server.start()

@@ -53,6 +53,7 @@ async def start_segment(
             "http_port": 0,
             "unix_path": str(tmp_path / "segment.sock"),
             "data_dir": tmp_path / "data",
+            "pool_path": "off",
             **settings,
         }
         server = SegmentServer(SegmentSettings(**merged))  # type: ignore[arg-type]
@@ -265,6 +266,7 @@ async def test_with_adopt_cluster_a_segment_starts_over_with_an_empty_pool_in_an
         http_port=-1,
         unix_path="off",
         data_dir=tmp_path,
+        pool_path="off",
         adopt_cluster=True,
     )
     running = asyncio.create_task(run(settings, lives.append))

@@ -26,6 +26,7 @@ def segment_settings(directory: Path, masters: str, token: str) -> SegmentSettin
         "http_port": 0,
         "unix_path": "off",
         "data_dir": directory / "segment",
+        "pool_path": "off",
         "token": token,
     }
     return SegmentSettings(**values)

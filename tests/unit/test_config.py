@@ -25,6 +25,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 EVERY_SETTING = [d for settings_class in SECTIONS for d in declarations(settings_class)]
 # What a file can say of each setting that is neither a number nor a choice.
 EXAMPLES = {
+    "numa_nodes": "0,1",
     "token": "secret",
     "host": "0.0.0.0",
     "advertise_host": "kv.example",

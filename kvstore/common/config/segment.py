@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import field_validator, model_validator
 
 from kvstore.common.capacity import check_capacity
+from kvstore.common.config.memory import check_pool_path, parse_nodes
 from kvstore.common.config.schema import setting, shown_state_directory, state_directory
 from kvstore.common.config.servers import (
     DATA_PORT,
@@ -80,6 +81,25 @@ class SegmentSettings(ServerSettings):
         ge=64,
         le=1 << 30,
     )
+    pool_path: str = setting(
+        "auto",
+        "File in memory that the pool is, so that its pages outlive this process; 'auto' for one of this segment in /dev/shm, or "
+        "/dev/hugepages, if it fits there; 'off' for memory that ends with the process.",
+        group="Pool",
+        kind="path|auto|off",
+    )
+    huge_pages: Literal["off", "thp", "2MiB", "1GiB"] = setting(
+        "thp",
+        "Pages that the pool is made of: 'thp' huge ones as far as the kernel has them, 2MiB or 1GiB those that were set aside, or "
+        "not start.",
+        group="Pool",
+    )
+    numa_nodes: str = setting(
+        "",
+        "NUMA nodes that the pool's memory is taken from, as 0 or 0,1; without it from wherever the kernel takes it.",
+        group="Pool",
+        kind="nodes",
+    )
     lock_memory: bool = setting(False, "Lock the pool in memory (mlock); needs RLIMIT_MEMLOCK.", group="Pool")
     data_dir: Path = setting(
         None,
@@ -126,6 +146,17 @@ class SegmentSettings(ServerSettings):
     @classmethod
     def _check_capacity(cls, value: str) -> str:
         return check_capacity(value)
+
+    @field_validator("pool_path")
+    @classmethod
+    def _check_pool_path(cls, value: str) -> str:
+        return check_pool_path(value)
+
+    @field_validator("numa_nodes")
+    @classmethod
+    def _check_numa_nodes(cls, value: str) -> str:
+        parse_nodes(value)
+        return value
 
     @field_validator("data_dir", mode="before")
     @classmethod

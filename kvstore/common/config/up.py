@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from pydantic import field_validator
 
 from kvstore.common.capacity import check_capacity
+from kvstore.common.config.memory import check_pool_path
 from kvstore.common.config.schema import Settings, setting, shown_state_directory, state_directory
 from kvstore.common.config.servers import (
     DATA_PORT,
@@ -28,6 +29,12 @@ class UpSettings(Settings):
         "auto",
         "Memory for pages, as 8GiB; 'auto' takes a quarter of what is available.",
         kind="size|auto",
+    )
+    pool_path: str = setting(
+        "off",
+        "File in memory that the pages are in, so that they outlive this command and keep their memory when it ends; 'auto' for one "
+        "in /dev/shm if it fits there, 'off' for memory that ends with it.",
+        kind="path|auto|off",
     )
     data_dir: Path = setting(
         None,
@@ -70,6 +77,11 @@ class UpSettings(Settings):
     @classmethod
     def _check_size(cls, value: str) -> str:
         return check_capacity(value)
+
+    @field_validator("pool_path")
+    @classmethod
+    def _check_pool_path(cls, value: str) -> str:
+        return check_pool_path(value)
 
     @field_validator("data_dir", mode="before")
     @classmethod

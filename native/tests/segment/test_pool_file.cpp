@@ -151,6 +151,18 @@ TEST(two_on_one_pool_file_are_refused_and_the_holder_is_named) {
   CHECK(exists(name.path));
 }
 
+TEST(a_pool_that_was_let_go_may_be_opened_anew_while_its_memory_is_still_read) {
+  const Name name;
+  const Pool first(kLayout, at(name.path));
+  first.base()[9] = 1;
+  first.let_go();
+  const Pool second(kLayout, at(name.path));
+  CHECK(second.adopted());
+  second.base()[9] = 2;
+  CHECK_EQ(int{first.base()[9]}, 2);
+  CHECK(says(why_not(kLayout, at(name.path)), "is in use by another process"));
+}
+
 TEST(a_pool_file_of_another_size_is_refused_untouched) {
   const Name name;
   {

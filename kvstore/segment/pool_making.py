@@ -1,0 +1,132 @@
+"""The making of a segment's pool: watched, said how far it is, and called off when nobody wants it any more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from kvstore.common.logs import log_event
+from kvstore.common.sizes import format_size
+from kvstore.segment.errors import SegmentStartError
+from kvstore.segment.pool_place import PoolPlace, pools_left_behind
+from kvstore_client._native import PoolPlaceError, PoolProgress, PoolRefusedError, SegmentStore
+
+logger = logging.getLogger(__name__)
+
+PROGRESS_LOG_S = 5.0
+
+# What makes the store, given the path of its file ("" for none) and where to say how far it is. In a thread.
+MakeStore = Callable[[str, PoolProgress], SegmentStore]
+
+
+class PoolMaking:
+    """One pool, made once. Event loop only, but for what `make` is given."""
+
+    def __init__(self, place: PoolPlace, capacity_bytes: int) -> None:
+        self._place = place
+        self._capacity_bytes = capacity_bytes
+        self._progress = PoolProgress()
+        self._store: SegmentStore | None = None
+        self.path: Path | None = None
+        """Of the file that the pool is, once it is made; None when it ends with the process."""
+
+    async def make(self, make: MakeStore) -> SegmentStore:
+        """SegmentStartError when there can't be one. Cancelled, it ends when what was begun is undone."""
+        began = asyncio.get_running_loop().time()
+        making = asyncio.create_task(asyncio.to_thread(self._make, make), name="make-pool")
+        try:
+            store = self._store = await self._watched(making)
+        except asyncio.CancelledError:
+            self._progress.cancel()
+            # The process waits for its threads anyway.
+            await asyncio.gather(making, return_exceptions=True)
+            raise
+        except (MemoryError, OSError, ValueError, PoolPlaceError, PoolRefusedError) as error:
+            raise SegmentStartError(
+                f"the pool of {format_size(self._capacity_bytes)} can't be made: {error}"
+            ) from error
+        seconds = asyncio.get_running_loop().time() - began
+        log_event(
+            logger,
+            logging.INFO,
+            "pool_ready",
+            pool=str(self.path or "memory of this process"),
+            adopted=store.pool_adopted,
+            touched_bytes=self._progress.touched_bytes,
+            seconds=round(seconds, 3),
+            gb_per_s=_gb_per_s(self._progress.touched_bytes, seconds),
+            huge_page_bytes=store.pool_page_bytes,
+        )
+        return store
+
+    def stats(self) -> dict[str, int]:
+        """What the metrics tell of it, before it is there and after."""
+        store = self._store
+        return {
+            "bytes": self._progress.total_bytes,
+            "touched_bytes": self._progress.touched_bytes,
+            "locked_bytes": self._progress.locked_bytes,
+            "huge_page_bytes": store.pool_page_bytes if store is not None else 0,
+            "kept": int(self.path is not None),
+        }
+
+    def state(self) -> str:
+        """How far it is, for people."""
+        progress = self._progress
+        total = format_size(progress.total_bytes or self._capacity_bytes)
+        if progress.locked_bytes:
+            return f"the pool is being locked: {format_size(progress.locked_bytes)} of {total}"
+        return f"the pool is being touched: {format_size(progress.touched_bytes)} of {total}"
+
+    def _make(self, make: MakeStore) -> SegmentStore:
+        """In a thread."""
+        path = self._place.path
+        if path is not None:
+            self._say_left_behind(path)
+            try:
+                store = make(str(path), self._progress)
+            except PoolPlaceError as error:
+                if self._place.required:
+                    raise
+                log_event(logger, logging.WARNING, "pool_not_kept", why=str(error))
+            else:
+                self.path = path
+                return store
+        return make("", self._progress)
+
+    def _say_left_behind(self, path: Path) -> None:
+        left = {} if self._place.required else pools_left_behind(path)
+        if left:
+            log_event(
+                logger,
+                logging.WARNING,
+                "pools_left_behind",
+                files=" ".join(map(str, left)),
+                bytes=sum(left.values()),
+            )
+
+    async def _watched(self, making: asyncio.Task[SegmentStore]) -> SegmentStore:
+        """Touching every page of a large pool takes seconds, or minutes: says how far it is."""
+        loop = asyncio.get_running_loop()
+        before, then = 0, loop.time()
+        while True:
+            done, _ = await asyncio.wait({making}, timeout=PROGRESS_LOG_S)
+            if done:
+                return making.result()
+            touched, now = self._progress.touched_bytes, loop.time()
+            log_event(
+                logger,
+                logging.INFO,
+                "memory_being_touched",
+                touched_bytes=touched,
+                locked_bytes=self._progress.locked_bytes,
+                total_bytes=self._progress.total_bytes,
+                gb_per_s=_gb_per_s(touched - before, now - then),
+            )
+            before, then = touched, now
+
+
+def _gb_per_s(size_bytes: int, seconds: float) -> float:
+    return round(size_bytes / 1e9 / max(seconds, 1e-6), 2)

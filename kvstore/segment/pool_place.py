@@ -1,0 +1,110 @@
+"""Which file a segment's pool is, and what is known of the one that an earlier process has left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvstore.common.capacity import capacity_of
+from kvstore.segment.errors import SegmentStartError
+
+SMALL_PAGES = Path("/dev/shm")
+HUGE_PAGES = Path("/dev/hugepages")
+_NOTE = "pool"
+_NAME = re.compile(r"kvstore-[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class PoolPlace:
+    """`path` is None for memory that ends with the process; `required`: it is this path or none."""
+
+    path: Path | None
+    required: bool
+
+
+def pool_place(choice: str, segment_id: bytes, huge_pages: str) -> PoolPlace:
+    """What the setting pool_path means for this segment."""
+    if choice == "off":
+        return PoolPlace(None, required=True)
+    if choice != "auto":
+        return PoolPlace(Path(choice), required=True)
+    directory = HUGE_PAGES if huge_pages in ("2MiB", "1GiB") else SMALL_PAGES
+    return PoolPlace(directory / f"kvstore-{segment_id.hex()}", required=False)
+
+
+def bytes_at(path: Path | None) -> int:
+    """The memory that the pool file has already; 0 when there is none."""
+    if path is None:
+        return 0
+    try:
+        return os.lstat(path).st_blocks * 512
+    except OSError:
+        return 0
+
+
+@dataclass(frozen=True)
+class KeptPool:
+    """A pool that an earlier process of this data directory has left."""
+
+    path: Path
+    capacity_bytes: int
+
+
+def kept_pool(data_dir: Path) -> KeptPool | None:
+    """None when there was none, or it is gone: by a reboot, say."""
+    try:
+        note = json.loads((data_dir / _NOTE).read_text())
+        kept = KeptPool(Path(note["path"]), int(note["capacity_bytes"]))
+        return kept if os.lstat(kept.path).st_size > 0 else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def capacity_at(setting: str, data_dir: Path, path: Path | None) -> int:
+    """The size of the pool at `path`: as `setting` says, and 'auto' as it was. CapacityError when it can't fit."""
+    kept = kept_pool(data_dir)
+    if setting == "auto" and kept is not None and kept.path == path:
+        return kept.capacity_bytes
+    return capacity_of(setting, had_bytes=bytes_at(path))
+
+
+def note_pool(data_dir: Path, kept: KeptPool) -> None:
+    """So that the next process asks for the same size, also when it is 'auto'. SegmentStartError when that can't be written."""
+    scratch = data_dir / f"{_NOTE}.new"
+    try:
+        scratch.write_text(json.dumps({"path": str(kept.path), "capacity_bytes": kept.capacity_bytes}) + "\n")
+        os.replace(scratch, data_dir / _NOTE)
+    except OSError as error:
+        raise SegmentStartError(
+            f"data directory {data_dir} can't be written to ({error.strerror}): choose a writable one with --data-dir"
+        ) from error
+
+
+def pools_left_behind(ours: Path) -> dict[Path, int]:
+    """Pool files of this user beside `ours` that no process has: their sizes. Of segments whose data directory is gone, say."""
+    locked = _locked_inodes()
+    found: dict[Path, int] = {}
+    with contextlib.suppress(OSError), os.scandir(ours.parent) as entries:
+        for entry in entries:
+            if _NAME.fullmatch(entry.name) is None or entry.path == str(ours):
+                continue
+            with contextlib.suppress(OSError):  # it is gone now
+                status = entry.stat(follow_symlinks=False)
+                if status.st_uid == os.geteuid() and status.st_ino not in locked:
+                    found[Path(entry.path)] = status.st_blocks * 512
+    return found
+
+
+def _locked_inodes() -> set[int]:
+    """Without trying a lock, which would keep a segment out that starts at this moment."""
+    inodes: set[int] = set()
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            words = line.split()
+            if "FLOCK" in words:
+                inodes.add(int(words[words.index("FLOCK") + 4].split(":")[2]))
+    return inodes
