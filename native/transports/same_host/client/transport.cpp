@@ -166,7 +166,8 @@ void SameHostTransport::copy_entry(const data_codec::Location& location, uint32_
     return;
   }
   const uint64_t length = batch.memory->entry_bytes(entry);
-  const uint8_t* from = pool_->at(location.offset, length);
+  const AttachedPool::Use object = pool_->use(location.offset, length);
+  const uint8_t* from = object.data();
   if (from == nullptr) return;  // checked when the reply was read; an entry is UNAVAILABLE until it is here
   uint32_t crc = 0;
   size_t until_clock = 0;
