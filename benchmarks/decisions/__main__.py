@@ -17,6 +17,7 @@ from benchmarks.decisions import (
     metadata,
     pins,
     placement,
+    pool_memory,
     present,
     segment_map,
     shards,
@@ -40,6 +41,7 @@ MEASUREMENTS: dict[str, ModuleType] = {
         watermarks,
         pins,
         link,
+        pool_memory,
     )
 }
 

@@ -25,6 +25,8 @@ class KvstoreServers(Servers):
     """`kvstore master` and `kvstore segment` as an operator would start them, on loopback."""
 
     name = "kvstore"
+    # A pool that outlived the measurement would be memory that the next one lacks.
+    segment_options: Sequence[str] = ("--pool-path=off",)
 
     def start(self) -> None:
         master = announced(
@@ -46,6 +48,7 @@ class KvstoreServers(Servers):
             f"--capacity={self.pool_bytes}",
             "--port=0",
             "--http-port=-1",
+            *self.segment_options,
         )
 
     def metadata(self) -> str:
