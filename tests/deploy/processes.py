@@ -13,9 +13,11 @@ import functools
 import http.client
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -95,6 +97,7 @@ class LocalCluster:
         self._directory = directory
         self._network = network
         self._pods: list[Pod] = []
+        self._memory: list[Path] = []
 
     def add(self, workload: Object, name: str, node: str = "node-0") -> Pod:
         """A pod of `workload`, not started yet."""
@@ -184,6 +187,9 @@ class LocalCluster:
         for pod in reversed(self._pods):
             if pod.process is not None and pod.process.poll() is None:
                 self.kill(pod)
+        for memory in self._memory:
+            shutil.rmtree(memory)
+        self._memory.clear()
 
     def _with_own_view(self, pod: Pod, container: Object, words: list[str]) -> list[str]:
         """Without the directories of other nodes and pods, and read-only where the manifest says so."""
@@ -212,11 +218,22 @@ class LocalCluster:
                 else:
                     root = self._directory / facts.name
                 local = Path(f"{root}{mount['mountPath']}")
-                local.mkdir(parents=True, exist_ok=True)
+                if volume.get("emptyDir", {}).get("medium") == "Memory":
+                    self._in_memory(local)
+                else:
+                    local.mkdir(parents=True, exist_ok=True)
                 roots[mount["mountPath"]] = root
                 if "secret" in volume:
                     self._write_secret(volume["secret"], local)
         return roots
+
+    def _in_memory(self, local: Path) -> None:
+        """What stands for a volume in memory: a directory there, by a link."""
+        if not local.is_symlink():
+            local.parent.mkdir(parents=True, exist_ok=True)
+            memory = Path(tempfile.mkdtemp(prefix="kv-", dir="/dev/shm"))
+            self._memory.append(memory)
+            local.symlink_to(memory)
 
     def _write_secret(self, source: Object, directory: Path) -> None:
         name = source["secretName"]

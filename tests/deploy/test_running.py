@@ -153,8 +153,9 @@ def test_an_engine_with_another_token_gets_nothing(store: Store, tmp_path: Path)
     assert (answer["opened"], answer["good"], answer["different"]) == (False, 0, 0)
 
 
-def test_a_restarted_segment_has_its_old_id(store: Store) -> None:
+def test_a_restarted_segment_has_its_old_id_and_its_old_memory(store: Store) -> None:
     segment = store.segments[1]
+    pool = Path(segment.local_path("/pool/pages")).stat()
     identity = Path(segment.local_path("/var/lib/kvstore/segment/segment_id"))
     before = identity.read_text()
     assert store.cluster.terminate(segment) == 0
@@ -162,6 +163,8 @@ def test_a_restarted_segment_has_its_old_id(store: Store) -> None:
     for kind in PROBES:
         store.cluster.wait_probe(segment, kind)
     assert identity.read_text() == before
+    assert Path(segment.local_path("/pool/pages")).stat().st_ino == pool.st_ino
+    assert '"adopted": true' in segment.log()
 
 
 def test_pages_outlive_the_leader_and_writes_come_back(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -37,6 +38,7 @@ STORES = {"base": base(), "single-node": single_node()}
 FACTS = PodFacts("kvstore-master-0", "10.0.0.7", "node")
 # The pool, the interpreter, the index, socket buffers.
 MEMORY_FACTOR_MIN = 1.1
+VOLUME_FACTOR_MIN = 1.05
 SETTINGS: dict[str, type[MasterSettings] | type[SegmentSettings]] = {
     "master": MasterSettings,
     "segment": SegmentSettings,
@@ -222,7 +224,14 @@ def test_the_pool_fits_into_memory_that_is_reserved_for_it(objects: list[Object]
     resources = pod_spec(segment)["containers"][0]["resources"]
     assert resources["requests"]["memory"] == resources["limits"]["memory"]
     assert "cpu" not in resources["limits"]
-    assert parse_quantity(resources["limits"]["memory"]) >= MEMORY_FACTOR_MIN * parse_size(settings.capacity)
+    limit = parse_quantity(resources["limits"]["memory"])
+    assert limit >= MEMORY_FACTOR_MIN * parse_size(settings.capacity)
+    # Its file outlives the container: in a volume of the pod, in memory, with room for what keeps track of the pages, too.
+    volumes = {volume["name"]: volume for volume in pod_spec(segment)["volumes"]}
+    mounts = {m["mountPath"]: m["name"] for m in pod_spec(segment)["containers"][0]["volumeMounts"]}
+    volume = volumes[mounts[str(Path(settings.pool_path).parent)]]["emptyDir"]
+    assert volume["medium"] == "Memory"
+    assert VOLUME_FACTOR_MIN * parse_size(settings.capacity) <= parse_quantity(volume["sizeLimit"]) <= limit
 
 
 @each_store
