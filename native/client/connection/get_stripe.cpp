@@ -61,12 +61,13 @@ NetStatus GetStripe::receive(const EntryRun& run, uint32_t request_id) {
   NetStatus status = connection_.receive_reply(
       Op::kGet, request_id, data_codec::kStatusesHeadBytes + entries.size() * data_codec::kGetEntryBytes,
       deadline_, &reply);
-  if (status == NetStatus::kOk && reply.status != Status::kOk) {
-    if (reply.payload_bytes > 0) return NetStatus::kProtocol;
+  if (status == NetStatus::kOk && reply.status != Status::kOk && reply.payload_bytes == 0) {
     for (const uint32_t entry : entries)
       batch_.set_status(entry, data_codec::known_status(unsigned(reply.status)));
     return NetStatus::kOk;
   }
+  if (status == NetStatus::kOk && reply.status != Status::kOk)
+    status = NetStatus::kProtocol;  // a refusal with pages
   std::vector<data_codec::GetAnswer> answers;
   try {
     if (status == NetStatus::kOk)

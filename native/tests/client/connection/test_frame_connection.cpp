@@ -3,6 +3,7 @@
 #include "client/client_test_peers.hpp"
 #include "client/connection/connection_pool.hpp"
 #include "client/connection/frame_connection.hpp"
+#include "client/connection/get_stripe.hpp"
 #include "client/connection/tcp_connect.hpp"
 
 using namespace kvstore;
@@ -64,6 +65,37 @@ void check_times_out(FrameServer& server, std::vector<uint8_t>* payload = nullpt
 }
 
 }  // namespace
+
+TEST(a_refusal_of_pages_that_carries_bytes_still_gives_every_entry_a_status) {
+  FrameServer server = answering([](const Request& request) {
+    std::vector<uint8_t> frame = reply_frame(request, Status::kUnavailable, wire::Writer(), 8);
+    frame.resize(frame.size() + 8);
+    return frame;
+  });
+  const Deadline deadline = Deadline::after_ms(5000);
+  ClientSocket socket;
+  CHECK(connect_tcp("127.0.0.1", server.port(), deadline, &socket) == NetStatus::kOk);
+  FrameConnection connection(std::move(socket));
+  CHECK(connection.hello({"token", "name"}, kAnyPeer, deadline) == NetStatus::kOk);
+  const PageHash hash{};
+  KeyBlock keys;
+  keys.shard_count = keys.key_count = 1;
+  keys.shards = kWholeShard.data();
+  keys.hashes = hash.data();
+  uint8_t page[8], status = 77;
+  const Pieces pieces = Pieces::from_pointers({reinterpret_cast<uint64_t>(page)}, {sizeof(page)}, 1);
+  TransportBatch batch;
+  batch.keys = &keys;
+  batch.entries = {0};
+  batch.statuses = &status;
+  batch.memory = &pieces;
+  const std::vector<EntryBlock> blocks = make_blocks(batch.entries, 1);
+  const std::vector<EntryRun> runs{{&blocks[0], 0, 1, sizeof(page)}};
+  ClientCounters counters;
+  Count moved;
+  CHECK(GetStripe(connection, runs, batch, deadline, counters, moved).run() == NetStatus::kProtocol);
+  CHECK_EQ(status, static_cast<uint8_t>(Status::kUnavailable));
+}
 
 TEST(a_reply_and_its_payload_arrive_also_in_single_bytes) {
   FrameServer server([](int fd) {
