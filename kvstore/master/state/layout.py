@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kvstore.common.errors import CorruptRecordError, NewerFormatError
 from kvstore.master.metadata.store import DeleteRange, prefix_end
 from kvstore.master.state.endpoint import Endpoint
 from kvstore.master.state.records import Record, RecordKind
+from kvstore_client.protocol import IDENTITY_BYTES_MAX, NAME_BYTES_MAX
 
 CLUSTER_KEY = b"m/cluster"
 NAMESPACES_PREFIX = b"n/"
@@ -30,6 +32,9 @@ ID_BYTES = 16
 # (docs/upgrading.md). Records without one have the first.
 REGISTRY_FORMAT = 1
 SEGMENT_INDEX_MAX = 1 << 20  # the native index's bound
+SEQ_MAX = 1 << 62  # beyond what a segment can count to; keys hold 64 bits
+# Of a segment's snapshots: half of what keys hold, so that there is always a next one.
+GENERATION_MAX = 1 << 31
 
 _SNAPSHOT = struct.Struct(">II")
 _JOURNAL = struct.Struct(">Q")
@@ -108,11 +113,37 @@ def _encode(fields: dict[str, str | int | bool]) -> bytes:
     return Record(RecordKind.REGISTRY, 0, 0, body).encode()
 
 
-def _decode(data: bytes, what: str, kinds: dict[str, type]) -> dict[str, str | int | bool]:
+# Whether a value that was read can be that of a field. Whatever else uses it (keys, MAP, the index) takes what passes here.
+_Check = Callable[[object], bool]
+
+
+def _number(low: int, high: int) -> _Check:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _text(bytes_max: int) -> _Check:
+    def check(value: object) -> bool:
+        try:
+            return isinstance(value, str) and len(value.encode()) <= bytes_max
+        except UnicodeEncodeError:  # JSON can spell half a character
+            return False
+
+    return check
+
+
+def _flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+_ID = _text(2 * ID_BYTES)
+_U32 = _number(0, (1 << 32) - 1)
+
+
+def _decode(data: bytes, what: str, checks: Mapping[str, _Check]) -> dict[str, str | int | bool]:
     body = Record.decode(data, RecordKind.REGISTRY).body
     try:
         fields = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptRecordError(f"registry record is not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise CorruptRecordError("registry record is not an object")
@@ -121,10 +152,14 @@ def _decode(data: bytes, what: str, kinds: dict[str, type]) -> dict[str, str | i
         raise CorruptRecordError(f"registry record has the format {written!r}")
     if written > REGISTRY_FORMAT:
         raise NewerFormatError(f"{what} in the metadata store", written, REGISTRY_FORMAT)
-    for name, kind in kinds.items():
-        if not isinstance(fields.get(name), kind):
+    for name, check in checks.items():
+        if name not in fields:
             raise CorruptRecordError(f"registry record lacks {name}")
-    return {name: fields[name] for name in kinds}  # fields that a later release has added are ignored
+        if not check(fields[name]):
+            raise CorruptRecordError(
+                f"registry record says that {name} is {ascii(fields[name])[:100]}, which can't be"
+            )
+    return {name: fields[name] for name in checks}  # fields that a later release has added are ignored
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +174,7 @@ class ClusterRecord:
 
     @staticmethod
     def decode(data: bytes) -> ClusterRecord:
-        fields = _decode(data, "the cluster's record", {"cluster_id": str, "epoch_floor": int})
+        fields = _decode(data, "the cluster's record", {"cluster_id": _ID, "epoch_floor": _U32})
         return ClusterRecord(_hex(fields["cluster_id"], ID_BYTES), int(fields["epoch_floor"]))
 
 
@@ -154,7 +189,8 @@ class NamespaceRecord:
 
     @staticmethod
     def decode(data: bytes) -> NamespaceRecord:
-        fields = _decode(data, "a namespace's record", {"identity": str, "name": str, "epoch": int})
+        checks = {"identity": _text(IDENTITY_BYTES_MAX), "name": _text(NAME_BYTES_MAX), "epoch": _U32}
+        fields = _decode(data, "a namespace's record", checks)
         return NamespaceRecord(str(fields["identity"]).encode(), str(fields["name"]), int(fields["epoch"]))
 
 
@@ -200,20 +236,18 @@ class SegmentRecord:
             data,
             "a segment's record",
             {
-                "index": int,
-                "pool_id": str,
-                "host": str,
-                "tcp_port": int,
-                "unix_path": str,
-                "capacity_bytes": int,
-                "draining": bool,
-                "generation": int,
-                "snapshot_seq": int,
-                "snapshot_chunks": int,
+                "index": _number(0, SEGMENT_INDEX_MAX - 1),
+                "pool_id": _ID,
+                "host": _text((1 << 16) - 1),
+                "tcp_port": _number(0, (1 << 16) - 1),
+                "unix_path": _text((1 << 16) - 1),
+                "capacity_bytes": _number(0, (1 << 64) - 1),
+                "draining": _flag,
+                "generation": _number(0, GENERATION_MAX),
+                "snapshot_seq": _number(0, SEQ_MAX),
+                "snapshot_chunks": _U32,
             },
         )
-        if not 0 <= int(fields["index"]) < SEGMENT_INDEX_MAX:
-            raise CorruptRecordError(f"segment index {fields['index']} is not below {SEGMENT_INDEX_MAX}")
         endpoint = Endpoint(
             segment_id,
             _hex(fields["pool_id"], ID_BYTES),

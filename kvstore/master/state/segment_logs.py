@@ -39,7 +39,7 @@ from kvstore.master.state.events import (
     SpaceMeasured,
 )
 from kvstore.master.state.journal_entries import StagedRecord, staged_inventory, staged_journal
-from kvstore.master.state.layout import Snapshot
+from kvstore.master.state.layout import SEQ_MAX, Snapshot
 from kvstore.master.state.log_compaction import LogCompaction, LogLimits
 from kvstore.master.state.log_rewrite import RECORD_ENTRIES_MAX
 from kvstore.master.state.segment_table import InventoryProgress, Segment, SegmentTable
@@ -48,7 +48,6 @@ from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import OBJECT_BYTES_MAX, SegmentState, Status, WireError
 
 INVENTORY_CHUNKS_MAX = 65_536
-SEQ_MAX = 1 << 62  # beyond what a segment can count to; keys hold 64 bits
 
 
 class SegmentLogs:

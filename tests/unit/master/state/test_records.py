@@ -78,3 +78,39 @@ def test_a_format_that_is_none_is_damage(written: object) -> None:
 def test_fields_that_a_later_release_has_added_are_no_later_format(kind: str) -> None:
     record, decode = REGISTRY[kind]
     assert decode(with_fields(record.encode(), added="x")) == record
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("cluster", {"epoch_floor": -1}),
+        ("cluster", {"epoch_floor": 1 << 32}),
+        ("cluster", {"epoch_floor": True}),
+        ("cluster", {"cluster_id": "zz" * 16}),
+        ("namespace", {"identity": "\ud800"}),
+        ("namespace", {"name": "n" * 256}),
+        ("namespace", {"epoch": 1.5}),
+        ("segment", {"index": 1 << 20}),
+        ("segment", {"tcp_port": 65_536}),
+        ("segment", {"host": "\udfff"}),
+        ("segment", {"unix_path": "u" * 65_536}),
+        ("segment", {"capacity_bytes": 1 << 64}),
+        ("segment", {"generation": 1 << 32}),
+        ("segment", {"snapshot_seq": -1}),
+        ("segment", {"snapshot_chunks": 1 << 32}),
+        ("segment", {"draining": 1}),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else value,
+)
+def test_a_field_of_a_registry_record_that_nothing_could_use_is_damage(
+    kind: str, changes: dict[str, object]
+) -> None:
+    record, decode = REGISTRY[kind]
+    with pytest.raises(CorruptRecordError, match=next(iter(changes)) if kind != "cluster" else None):
+        decode(with_fields(record.encode(), **changes))
+
+
+@pytest.mark.parametrize("kind", REGISTRY)
+def test_a_registry_record_that_is_nested_too_deeply_is_damage(kind: str) -> None:
+    with pytest.raises(CorruptRecordError, match="not JSON"):
+        REGISTRY[kind][1](Record(RecordKind.REGISTRY, 0, 0, b"[" * 100_000).encode())

@@ -11,8 +11,9 @@ from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
 from kvstore.master.state import layout, segment_logs
 from kvstore.master.state.directory_state import StateLimits
+from kvstore.master.state.layout import SEQ_MAX
 from kvstore.master.state.log_compaction import LogLimits
-from kvstore.master.state.segment_logs import RECORD_ENTRIES_MAX, SEQ_MAX
+from kvstore.master.state.segment_logs import RECORD_ENTRIES_MAX
 from kvstore_client.protocol import OBJECT_BYTES_MAX, SegmentState, Status
 from support.state_rig import ModelSegment, StateRig, attach, directory_content, fingerprint
 
