@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 _UNIT_BYTES = {
@@ -30,9 +31,10 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip())
     unit = match.group(2).lower() if match else ""
-    if match is None or unit not in _UNIT_BYTES:
+    size = float(match.group(1)) * _UNIT_BYTES.get(unit, 0) if match else math.nan
+    if unit not in _UNIT_BYTES or not math.isfinite(size):
         raise ValueError(f"{text!r} is not a size: write a number and a unit, as in 512MiB, 8GiB or 1.5TB")
-    return int(float(match.group(1)) * _UNIT_BYTES[unit])
+    return int(size)
 
 
 def format_size(size_bytes: int) -> str:

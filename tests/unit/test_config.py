@@ -256,6 +256,7 @@ def test_everything_that_is_wrong_with_a_file_is_said_at_once_each_with_its_line
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
+        ("[" * 3000, "nested too deeply"),
         ("segment: [1, 2\n", r":2: not YAML: expected ',' or '\]'"),
         ("segment: 5\n", ":1: segment: segment consists of lines 'name: value'"),
         ("- a\n", "the file consists of lines 'name: value'"),

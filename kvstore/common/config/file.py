@@ -42,6 +42,9 @@ def read_config_file(path: Path, known: Mapping[str, list[str]]) -> ConfigFile:
         mark = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         found.faults.append(f"{path}{mark}: not YAML: {error.problem or error.context}")
         return found
+    except RecursionError:
+        found.faults.append(f"{path}: not YAML that can be read: its brackets or lists are nested too deeply")
+        return found
     except (OSError, ValueError, yaml.YAMLError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         found.faults.append(f"{path}: the configuration file can't be read: {why}")

@@ -73,11 +73,17 @@ def encode_pair(key: bytes, value: bytes) -> bytes:
 
 
 def decode_pairs(data: bytes) -> list[tuple[bytes, bytes]]:
+    """ValueError unless the data is whole pairs."""
     pairs = []
     at = 0
     while at < len(data):
+        if len(data) - at < _PAIR.size:
+            raise ValueError("a pair is cut short")
         key_bytes, value_bytes = _PAIR.unpack_from(data, at)
         middle = at + _PAIR.size + key_bytes
-        pairs.append((data[at + _PAIR.size : middle], data[middle : middle + value_bytes]))
-        at = middle + value_bytes
+        end = middle + value_bytes
+        if end > len(data):
+            raise ValueError("a pair is cut short")
+        pairs.append((data[at + _PAIR.size : middle], data[middle:end]))
+        at = end
     return pairs
