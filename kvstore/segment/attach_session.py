@@ -112,7 +112,10 @@ class AttachSession:
             registered = await asyncio.wait_for(self._register(call), REGISTER_TIMEOUT_S)
             # Before the journal moves: an object of a retired namespace must not be announced as if it were
             # current.
-            self._store.set_namespaces(list(registered.current_namespaces), known)
+            try:
+                self._store.set_namespaces(list(registered.current_namespaces), known)
+            except ValueError as error:
+                raise _can_not_be(error) from error
             await self._retire(call, registered.cleared_namespaces, registered.barrier)
             link = self._link = self._new_link(registered)
             try:
@@ -186,9 +189,7 @@ class AttachSession:
                 heartbeat_interval_ms=max(registered.heartbeat_interval_ms, 50),
             )
         except (ValueError, TypeError) as error:
-            raise JournalProtocolError(
-                f"the master's answer to the registration can't be: {error}"
-            ) from error
+            raise _can_not_be(error) from error
 
     async def _converse(self, call: Any, link: JournalLink, registered: Any) -> None:
         reading = asyncio.create_task(self._read(call), name="attach-read")
@@ -223,8 +224,11 @@ class AttachSession:
 
     async def _retire(self, call: Any, namespaces: Iterable[bytes], barrier: int) -> None:
         """Nothing of these is served when the master hears that the barrier is reached."""
-        for ns in namespaces:
-            self._store.retire_namespace(ns)
+        try:
+            for ns in namespaces:
+                self._store.retire_namespace(ns)
+        except ValueError as error:
+            raise _can_not_be(error) from error
         await self._send(call, pb.SegmentMessage(retired=pb.Retired(barrier=barrier)))
 
     async def _send(self, call: Any, message: Any) -> None:
@@ -263,3 +267,8 @@ class AttachSession:
                     raise LinkLost(*link.ended)
         finally:
             loop.remove_reader(link.event_fd)
+
+
+def _can_not_be(error: Exception) -> JournalProtocolError:
+    """What the master said is nothing that a segment could take: the session is over, and the segment tries again."""
+    return JournalProtocolError(f"what the master says on the stream of the registration can't be: {error}")

@@ -105,6 +105,25 @@ async def test_a_segment_registers_with_what_clients_need_to_reach_it(start_segm
     assert registration.capacity_bytes == server.store.stats()["capacity_bytes"]
 
 
+@pytest.mark.parametrize("nonsense", [b"", b"seven b", b"nine byte", b"n" * 100_000], ids=len)
+async def test_a_master_that_names_what_can_not_be_a_namespace_is_left_and_asked_again(  # type: ignore[no-untyped-def]
+    start_segment, master, nonsense
+) -> None:
+    master.current_namespaces = [NS, nonsense]
+    server = await start_segment()
+    await until(lambda: len(master.registrations) >= 2, "the segment tries again")
+    assert not server.control.attached
+    master.current_namespaces = [NS]
+    assert await server.wait_attached(20)
+    links = master.links
+    master.sends.put_nowait(
+        pb.MasterMessage(retire_namespaces=pb.RetireNamespaces(namespaces=[OTHER_NS, nonsense], barrier=7))
+    )
+    await until(lambda: master.links > links, "the session is over, and another one began")
+    assert 7 not in master.retired
+    assert await put(server, "a") == OK
+
+
 async def test_a_committed_put_is_answered_once_its_entry_is_durable(start_segment, master) -> None:  # type: ignore[no-untyped-def]
     server = await start_segment()
     await server.wait_attached(10)
