@@ -59,9 +59,7 @@ class SegmentStore:
         *,
         capacity_bytes: int,
         pool_id: bytes,
-        object_bytes_min: int = 8192,
-        high_watermark: float = 0.95,
-        low_watermark: float = 0.90,
+        free_ahead_bytes: int | None = None,
         eviction_policy: str = "lru",
         pinned_fraction_max: float = 0.5,
         journal_entries_max: int = 4_194_304,
@@ -72,7 +70,8 @@ class SegmentStore:
         progress: PoolProgress | None = None,
     ) -> None:
         """Allocates and touches the whole pool: the file at `pool_path`, which outlives the process, or without one memory that
-        does not. `huge_pages`: off, thp, 2MiB or 1GiB. OSError (ECANCELED) when `progress` was cancelled. MemoryError names the limit
+        does not. The evictor keeps `free_ahead_bytes` free ahead of need, without it a 512th of the capacity, at most 32 MiB.
+        `huge_pages`: off, thp, 2MiB or 1GiB. OSError (ECANCELED) when `progress` was cancelled. MemoryError names the limit
         that was hit and how to raise it. PoolPlaceError when no pool can be at that path; PoolRefusedError when one is there that
         must not be used."""
     @property

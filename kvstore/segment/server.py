@@ -225,9 +225,6 @@ class SegmentServer:
             lambda path, progress: SegmentStore(
                 capacity_bytes=capacity_bytes,
                 pool_id=self.pool_id,
-                object_bytes_min=settings.object_bytes_min,
-                high_watermark=settings.high_watermark,
-                low_watermark=settings.low_watermark,
                 eviction_policy=settings.eviction_policy,
                 pinned_fraction_max=settings.pinned_fraction_max,
                 lock_memory=settings.lock_memory,

@@ -24,6 +24,7 @@
 #define CAPABILITY(what) KVSTORE_THREAD_SAFETY(capability(what))
 #define SCOPED_CAPABILITY KVSTORE_THREAD_SAFETY(scoped_lockable)
 #define ACQUIRE(...) KVSTORE_THREAD_SAFETY(acquire_capability(__VA_ARGS__))
+#define TRY_ACQUIRE(...) KVSTORE_THREAD_SAFETY(try_acquire_capability(__VA_ARGS__))
 #define RELEASE(...) KVSTORE_THREAD_SAFETY(release_capability(__VA_ARGS__))
 #define ASSERT_CAPABILITY(mutex) KVSTORE_THREAD_SAFETY(assert_capability(mutex))
 
@@ -37,6 +38,7 @@ class CAPABILITY("mutex") Mutex {
 
   void lock() ACQUIRE() { mutex_.lock(); }
   void unlock() RELEASE() { mutex_.unlock(); }
+  bool try_lock() TRY_ACQUIRE(true) { return mutex_.try_lock(); }
   // Tells the analysis, which looks into no caller of a lambda, that the mutex is held here. Does nothing.
   void assert_held() const ASSERT_CAPABILITY(this) {}
 

@@ -1,4 +1,5 @@
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -6,6 +7,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <system_error>
 
 #include "bindings.hpp"
@@ -48,18 +50,16 @@ auto without_gil(Work&& work) {
 }
 
 std::shared_ptr<SegmentStore> make_store(uint64_t capacity_bytes, nb::bytes pool_id,
-                                         uint32_t object_bytes_min, double high_watermark,
-                                         double low_watermark, std::string eviction_policy,
-                                         double pinned_fraction_max, uint64_t journal_entries_max,
-                                         bool lock_memory, std::string pool_path, std::string huge_pages,
+                                         std::optional<uint64_t> free_ahead_bytes,
+                                         std::string eviction_policy, double pinned_fraction_max,
+                                         uint64_t journal_entries_max, bool lock_memory,
+                                         std::string pool_path, std::string huge_pages,
                                          std::vector<uint32_t> numa_nodes,
                                          std::shared_ptr<PoolProgress> progress) {
   SegmentStoreOptions options;
   options.capacity_bytes = capacity_bytes;
   options.pool_id = exactly<16>(pool_id, "pool_id");
-  options.object_bytes_min = object_bytes_min;
-  options.high_watermark = high_watermark;
-  options.low_watermark = low_watermark;
+  if (free_ahead_bytes) options.free_ahead_bytes = *free_ahead_bytes;
   options.eviction_policy = std::move(eviction_policy);
   options.pinned_fraction_max = pinned_fraction_max;
   options.journal_entries_max = journal_entries_max;
@@ -145,11 +145,10 @@ void bind_segment(nb::module_& m) {
       .def("cancel", [](PoolProgress& p) { p.cancelled.store(true); });
 
   nb::class_<SegmentStore>(m, "SegmentStore")
-      .def(nb::new_(&make_store), nb::kw_only(), "capacity_bytes"_a, "pool_id"_a, "object_bytes_min"_a = 8192,
-           "high_watermark"_a = 0.95, "low_watermark"_a = 0.90, "eviction_policy"_a = "lru",
-           "pinned_fraction_max"_a = 0.5, "journal_entries_max"_a = 4194304, "lock_memory"_a = false,
-           "pool_path"_a = "", "huge_pages"_a = "thp", "numa_nodes"_a = std::vector<uint32_t>(),
-           "progress"_a = nb::none())
+      .def(nb::new_(&make_store), nb::kw_only(), "capacity_bytes"_a, "pool_id"_a,
+           "free_ahead_bytes"_a = nb::none(), "eviction_policy"_a = "lru", "pinned_fraction_max"_a = 0.5,
+           "journal_entries_max"_a = 4194304, "lock_memory"_a = false, "pool_path"_a = "",
+           "huge_pages"_a = "thp", "numa_nodes"_a = std::vector<uint32_t>(), "progress"_a = nb::none())
       .def_prop_ro("pool_adopted", [](SegmentStore& s) { return s.pool().adopted(); })
       .def_prop_ro("pool_page_bytes", [](SegmentStore& s) { return s.pool().reserved_page_bytes(); })
       .def_prop_ro("journal_fd", [](SegmentStore& s) { return s.journal().fd(); })

@@ -2,16 +2,37 @@
 
 namespace kvstore {
 
+bool RetiredNamespaces::has(uint64_t ns) const {
+  const MutexLock lock(mutex_);
+  return retired_.count(ns) != 0;
+}
+
+bool RetiredNamespaces::add(uint64_t ns) {
+  const MutexLock lock(mutex_);
+  if (!retired_.insert(ns).second) return false;
+  order_.push_back(ns);
+  while (order_.size() > kRetiredMax) {
+    retired_.erase(order_.front());
+    order_.pop_front();
+  }
+  return true;
+}
+
+void RetiredNamespaces::restore(const std::unordered_set<uint64_t>& current) {
+  const MutexLock lock(mutex_);
+  bool restored = false;
+  for (const uint64_t ns : current) restored |= retired_.erase(ns) != 0;
+  if (!restored) return;
+  std::deque<uint64_t> order;  // their entries would forget a later retirement too early
+  for (const uint64_t ns : order_)
+    if (retired_.count(ns) != 0) order.push_back(ns);
+  order_.swap(order);
+}
+
 void NamespaceTable::retire(const NamespaceId& ns) { retire_number(as_number(ns)); }
 
 void NamespaceTable::retire_number(uint64_t ns) {
-  if (!retired_.insert(ns).second) return;
-  retired_order_.push_back(ns);
-  if (lists_.count(ns) != 0) to_evict_.push_back(ns);
-  while (retired_order_.size() > kRetiredMax) {
-    retired_.erase(retired_order_.front());
-    retired_order_.pop_front();
-  }
+  if (retired_.add(ns) && lists_.count(ns) != 0) to_evict_.push_back(ns);
 }
 
 std::vector<NamespaceId> NamespaceTable::populated() const {
@@ -28,14 +49,7 @@ void NamespaceTable::set_current(const std::vector<NamespaceId>& current,
                                  const std::vector<NamespaceId>& known) {
   std::unordered_set<uint64_t> keep;
   for (const NamespaceId& ns : current) keep.insert(as_number(ns));
-  bool restored = false;
-  for (const uint64_t ns : keep) restored |= retired_.erase(ns) != 0;
-  if (restored) {  // their order entries would forget a later retirement too early
-    std::deque<uint64_t> order;
-    for (const uint64_t ns : retired_order_)
-      if (retired_.count(ns) != 0) order.push_back(ns);
-    retired_order_.swap(order);
-  }
+  retired_.restore(keep);
   for (const NamespaceId& ns : known)
     if (keep.count(as_number(ns)) == 0) retire_number(as_number(ns));
 }
@@ -67,7 +81,7 @@ uint32_t NamespaceTable::retired_slot() {
   while (!to_evict_.empty()) {
     const uint64_t ns = to_evict_.back();
     const auto list = lists_.find(ns);
-    if (list != lists_.end() && retired_.count(ns) != 0) return list->second.head;
+    if (list != lists_.end() && retired_.has(ns)) return list->second.head;
     to_evict_.pop_back();  // emptied, or current again
   }
   return kNoSlot;

@@ -1,27 +1,55 @@
 // Which sealed slots belong to which namespace, and which namespaces have been retired. Retiring is O(1)
-// however many objects there are: their slots are handed to eviction one by one afterwards. Not thread-safe:
-// the owner locks.
+// however many objects there are: their slots are handed to eviction one by one afterwards.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "protocol/keys.hpp"
-#include "segment/slot_table.hpp"
+#include "segment/by_slot.hpp"
 
 namespace kvstore {
 
-class NamespaceTable {
+inline uint64_t as_number(const NamespaceId& ns) {
+  uint64_t n;
+  std::memcpy(&n, ns.data(), sizeof(n));
+  return n;
+}
+
+// Ids that are not to be served any more. Thread-safe: readers ask without the lock of what they read.
+class RetiredNamespaces {
  public:
-  // So many retired ids are remembered, the newest ones. An id that was never retired is current.
+  // So many ids are remembered, the newest ones. An id that was never retired is current.
   static constexpr size_t kRetiredMax = 65536;
 
-  explicit NamespaceTable(uint32_t slot_count) : links_(slot_count) {}
+  bool has(const NamespaceId& ns) const { return has(as_number(ns)); }
+  bool has(uint64_t ns) const;
+  // False: it was retired already.
+  bool add(uint64_t ns);
+  void restore(const std::unordered_set<uint64_t>& current);
 
-  bool is_retired(const NamespaceId& ns) const { return retired_.count(as_number(ns)) != 0; }
+ private:
+  mutable Mutex mutex_;
+  std::unordered_set<uint64_t> retired_ GUARDED_BY(mutex_);
+  std::deque<uint64_t> order_ GUARDED_BY(mutex_);  // oldest first; each id once
+};
+
+// Not thread-safe, but for what it says of retired(): the owner locks.
+class NamespaceTable {
+ public:
+  explicit NamespaceTable(uint32_t chunks_max) : links_(chunks_max) {}
+
+  // Slots come and go by chunks; those that go are in no namespace.
+  void add_chunk(uint32_t chunk, uint32_t places) { links_.add(chunk, places); }
+  void remove_chunk(uint32_t chunk) noexcept { links_.remove(chunk); }
+
+  const RetiredNamespaces& retired() const { return retired_; }
+  bool is_retired(const NamespaceId& ns) const { return retired_.has(ns); }
   void retire(const NamespaceId& ns);
   // Those of `current` are current again; those of `known` that are not among them are retired.
   void set_current(const std::vector<NamespaceId>& current, const std::vector<NamespaceId>& known);
@@ -43,20 +71,14 @@ class NamespaceTable {
     uint32_t previous = kNoSlot;
     uint32_t next = kNoSlot;
   };
-  static uint64_t as_number(const NamespaceId& ns) {
-    uint64_t n;
-    std::memcpy(&n, ns.data(), sizeof(n));
-    return n;
-  }
   void append(List& list, uint32_t slot);
   void unlink(List& list, uint32_t slot);
   void retire_number(uint64_t ns);
 
-  std::vector<Link> links_;                   // by slot
+  BySlot<Link> links_;
   std::unordered_map<uint64_t, List> lists_;  // namespaces that hold objects
-  std::unordered_set<uint64_t> retired_;
-  std::deque<uint64_t> retired_order_;  // oldest first; may name ids that were made current again
-  std::vector<uint64_t> to_evict_;      // retired ones that held objects when they were retired
+  RetiredNamespaces retired_;
+  std::vector<uint64_t> to_evict_;  // retired ones that held objects when they were retired
 };
 
 }  // namespace kvstore

@@ -1,96 +1,129 @@
+// The life of an object: reserved, sealed, removed, freed. Room for it is made in object_table_space.cpp, objects of a
+// pool that was kept are taken over in object_table_adoption.cpp.
 #include "segment/object_table.hpp"
 
 #include <algorithm>
 #include <cassert>
 #include <cstring>
 #include <exception>
+#include <stdexcept>
 
 namespace kvstore {
+namespace {
 
-ObjectTable::ObjectTable(uint8_t* base, uint64_t data_offset, uint64_t capacity_bytes, uint32_t slot_count,
-                         const std::string& eviction_policy, uint64_t pinned_bytes_max)
+constexpr uint64_t kChunkBytesMin = 4096;
+// Of the pool, so that what a chunk takes is little of it.
+constexpr uint64_t kChunkShare = 128;
+
+uint64_t chunk_bytes_of(uint64_t capacity_bytes) {
+  uint64_t bytes = SlotTable::kChunkBytesMax;
+  while (bytes > kChunkBytesMin && bytes > capacity_bytes / kChunkShare) bytes /= 2;
+  return bytes;
+}
+
+uint32_t chunks_max_of(uint64_t capacity_bytes) {
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(kChunksMax, 1 + capacity_bytes / chunk_bytes_of(capacity_bytes)));
+}
+
+const ObjectTable::Options& checked(const uint8_t* base, const ObjectTable::Options& o) {
+  if (o.kept && !SlotTable::is_chunk(base, o.data_offset, SlotTable::kFirstChunkOffset))
+    throw std::invalid_argument("no slot headers lie where those of a pool begin");
+  return o;
+}
+
+}  // namespace
+
+ObjectTable::ObjectTable(uint8_t* base, const Options& options)
     : base_(base),
-      data_offset_(data_offset),
-      slots_(base, slot_count),
-      index_(slot_count),
-      extents_(capacity_bytes),
-      namespaces_(slot_count),
-      pins_(slot_count, pinned_bytes_max),
-      policy_(make_eviction_policy(eviction_policy, slot_count)),
-      private_(slot_count) {
-  free_slots_.reserve(slot_count);
-  for (uint32_t slot = slot_count; slot-- > 0;) free_slots_.push_back(slot);
+      data_offset_(checked(base, options).data_offset),
+      map_bytes_(options.data_offset + options.capacity_bytes),
+      chunk_bytes_(chunk_bytes_of(options.capacity_bytes)),
+      slots_(base, options.first_chunk_bytes, chunks_max_of(options.capacity_bytes), options.kept),
+      records_(chunks_max_of(options.capacity_bytes)),
+      shards_(slots_, records_, chunks_max_of(options.capacity_bytes), options.pinned_bytes_max),
+      extents_(options.capacity_bytes),
+      addresses_(options.capacity_bytes, chunks_max_of(options.capacity_bytes)),
+      namespaces_(chunks_max_of(options.capacity_bytes)),
+      policy_(make_eviction_policy(options.eviction_policy, slots_end())) {
+  track_chunk(0);
+  if (!options.kept)
+    for (uint32_t place = slots_.places(0); --place > 0;) give_slot(slot_at(0, place));
 }
 
-uint32_t ObjectTable::find(const Fingerprint& fp, const Key& key) const {
-  const uint32_t slot = index_.find(fp);
-  return slot != kNoSlot && slots_.header(slot).has_key(key) ? slot : kNoSlot;
-}
-
-uint32_t ObjectTable::reserve(const Key& key, uint32_t length, uint32_t depth, std::string_view text) {
-  while (!free_slots_.empty()) {
-    const auto offset = extents_.allocate(uint64_t{length} + text.size());
-    if (!offset) return kNoSlot;
-    const uint32_t slot = free_slots_.back();
-    free_slots_.pop_back();
-    slots_used_end_ = std::max(slots_used_end_, slot + 1);
-    private_[slot] = {0,
-                      data_offset_ + *offset,
-                      key.ns,
-                      length,
-                      0,
-                      static_cast<uint16_t>(text.size()),
-                      SlotState::kWriting,
-                      false};
-    if (slots_.begin_write(slot, key, data_offset_ + *offset, length, static_cast<uint16_t>(text.size()),
-                           depth)) {
-      if (!text.empty()) std::memcpy(data(slot) + length, text.data(), text.size());
-      return slot;
+ObjectTable::Reserved ObjectTable::reserve(const Key& key, uint32_t length, uint32_t depth,
+                                           std::string_view text) {
+  const uint64_t bytes = uint64_t{length} + text.size();
+  const auto text_bytes = static_cast<uint16_t>(text.size());
+  while (slots_free_ > 0 || grow()) {
+    const auto extent = extents_.allocate(bytes);
+    if (!extent) return {kNoSlot, Short::kBytes};
+    const uint32_t slot = take_slot();
+    const uint64_t offset = data_offset_ + *extent;
+    if (!slots_.begin_write(slot, key, offset, length, text_bytes, depth)) {
+      free_extent(*extent, bytes);  // nobody knows it as this slot's
+      condemn(slot);
+      continue;
     }
-    extents_.free(*offset, uint64_t{length} + text.size());  // nobody knows it as this slot's
-    condemn(slot);
+    ObjectRecord& record = records_[slot];
+    record = ObjectRecord{};
+    record.offset = offset;
+    record.ns = key.ns;
+    record.length = length;
+    record.text_bytes = text_bytes;
+    record.state = SlotState::kWriting;
+    ++writing_count_;
+    addresses_.add(slot, *extent, ExtentAllocator::rounded(bytes));
+    if (!text.empty()) std::memcpy(data(slot) + length, text.data(), text.size());
+    return {slot, Short::kNothing};
   }
-  return kNoSlot;
+  return {kNoSlot, Short::kSlots};
 }
 
 std::optional<JournalEntry> ObjectTable::seal(uint32_t slot, const Fingerprint& fp, uint8_t digest_alg,
-                                              uint32_t digest) noexcept {
-  Private& p = private_[slot];
-  if (!keeps_rule(p.state == SlotState::kWriting)) return std::nullopt;
-  if (!keeps_rule(index_.find(fp) == kNoSlot)) {
+                                              uint32_t digest, uint64_t seq, Keep keep) noexcept {
+  ObjectRecord& record = records_[slot];
+  if (!keeps_rule(record.state == SlotState::kWriting)) return std::nullopt;
+  if (!keeps_rule(occupant(fp) == kNoSlot)) {
     free_memory(slot);
     return std::nullopt;
   }
-  if (!is_as_written(slot) || !slots_.seal(slot, digest_alg, digest)) {
+  if (!is_as_written(slot) || !slots_.seal(slot, digest_alg, digest, seq)) {
     condemn(slot);
     return std::nullopt;
   }
-  p.state = SlotState::kSealed;
-  try {
-    namespaces_.add(slot, p.ns);  // the only one of the three that allocates
+  --writing_count_;
+  record.state = SlotState::kSealed;
+  record.keep = keep;
+  record.seq = seq;
+  record.used_at = ++uses_;
+  try {  // these allocate
+    namespaces_.add(slot, record.ns);
+    shards_.insert(slot, fp);
   } catch (const std::exception&) {
+    keeps_rule(namespaces_.remove(slot, record.ns));
     free_memory(slot);
     return std::nullopt;
   }
-  index_.insert(fp, slot);
-  policy_->on_insert({slot, fp.lo, p.stored_bytes(), slots_.header(slot).depth, Keep::kNormal});
-  return JournalEntry{fp, p.ns, p.length, JournalOp::kAdd};
+  ++ranked_count_;
+  policy_->on_insert({slot, fp.lo, record.stored_bytes(), slots_.header(slot).depth, keep});
+  return JournalEntry{fp, record.ns, record.length, JournalOp::kAdd};
 }
 
 void ObjectTable::abandon(uint32_t slot) noexcept {
-  if (keeps_rule(private_[slot].state == SlotState::kWriting)) free_memory(slot);
+  if (keeps_rule(records_[slot].state == SlotState::kWriting)) free_memory(slot);
 }
 
-bool ObjectTable::unhold(uint32_t slot) noexcept {
-  Private& p = private_[slot];
-  if (!keeps_rule(p.readers > 0)) return false;
-  if (--p.readers > 0 || !p.removed) return false;
-  free_memory(slot);
-  return true;
+void ObjectTable::use(uint32_t slot, const Fingerprint& fp) noexcept {
+  if (!slots_.has_chunk(chunk_of(slot)) || !is_findable(slot) || shards_.fingerprint(slot) != fp) return;
+  records_[slot].used_at = ++uses_;
+  policy_->on_use(slot);
 }
 
-bool ObjectTable::pin(uint32_t slot, uint64_t now_ms, uint32_t pin_ms) {
-  return pins_.pin(slot, ExtentAllocator::rounded(private_[slot].stored_bytes()), now_ms, pin_ms);
+void ObjectTable::set_keep(uint32_t slot, Keep keep) noexcept {
+  if (!is_findable(slot)) return;
+  records_[slot].keep = keep;
+  policy_->on_keep(slot, keep);
 }
 
 bool ObjectTable::keeps_rule(bool kept) noexcept {
@@ -100,41 +133,51 @@ bool ObjectTable::keeps_rule(bool kept) noexcept {
 
 bool ObjectTable::is_as_written(uint32_t slot) const {
   const SlotHeader& h = slots_.header(slot);
-  const Private& p = private_[slot];
-  return h.state == p.state && h.offset == p.offset && h.length == p.length && h.text_bytes == p.text_bytes &&
-         h.ns == p.ns;
+  const ObjectRecord& r = records_[slot];
+  return h.state == r.state && h.offset == r.offset && h.length == r.length && h.text_bytes == r.text_bytes &&
+         h.ns == r.ns;
 }
 
-JournalEntry ObjectTable::unlist(uint32_t slot) {
-  const Private& p = private_[slot];
-  const JournalEntry entry{index_.fingerprint(slot), p.ns, p.length, JournalOp::kRemove};
-  index_.erase(entry.fp);
-  keeps_rule(namespaces_.remove(slot, p.ns));
-  pins_.forget(slot);
-  return entry;
+JournalEntry ObjectTable::entry_of(uint32_t slot) const {
+  const ObjectRecord& record = records_[slot];
+  return {shards_.fingerprint(slot), record.ns, record.length, JournalOp::kRemove};
 }
 
-JournalEntry ObjectTable::remove(uint32_t slot) noexcept {
-  assert(is_findable(slot));
-  policy_->on_remove(slot);
-  return take_out(slot);
-}
-
-JournalEntry ObjectTable::take_out(uint32_t slot) noexcept {
-  const JournalEntry entry = unlist(slot);
-  if (private_[slot].readers == 0)
+// Of an object that is out of the index: its readers keep the memory, or nobody does.
+JournalEntry ObjectTable::take_out(uint32_t slot, bool idle, uint64_t seq) noexcept {
+  const JournalEntry entry = entry_of(slot);
+  keeps_rule(namespaces_.remove(slot, records_[slot].ns));
+  --ranked_count_;
+  slots_.set_removed(slot, seq);
+  if (idle)
     free_memory(slot);
   else
-    private_[slot].removed = true;
+    ++removed_held_count_;
   return entry;
 }
 
-std::optional<JournalEntry> ObjectTable::quarantine(uint32_t slot) noexcept {
+JournalEntry ObjectTable::remove(uint32_t slot, uint64_t seq) noexcept {
+  assert(is_findable(slot));
+  policy_->on_remove(slot);
+  return take_out(slot, shards_.take_out(slot), seq);
+}
+
+void ObjectTable::free_removed(uint32_t slot) noexcept {
+  --removed_held_count_;
+  if (records_[slot].state == SlotState::kSealed) free_memory(slot);  // a quarantined one stays
+}
+
+std::optional<JournalEntry> ObjectTable::quarantine(uint32_t slot, uint64_t seq) noexcept {
   if (!is_findable(slot)) return std::nullopt;
   policy_->on_remove(slot);
-  const JournalEntry entry = unlist(slot);
+  const bool idle = shards_.take_out(slot);
+  const JournalEntry entry = entry_of(slot);
+  keeps_rule(namespaces_.remove(slot, records_[slot].ns));
+  --ranked_count_;
+  if (!idle) ++removed_held_count_;
+  slots_.set_removed(slot, seq);
   if (is_as_written(slot) && slots_.quarantine(slot)) {
-    private_[slot].state = SlotState::kQuarantined;
+    records_[slot].state = SlotState::kQuarantined;
     ++quarantined_count_;
   } else {
     condemn(slot);
@@ -143,75 +186,45 @@ std::optional<JournalEntry> ObjectTable::quarantine(uint32_t slot) noexcept {
 }
 
 void ObjectTable::free_memory(uint32_t slot) noexcept {
-  const Private& p = private_[slot];
+  const ObjectRecord record = records_[slot];
   // The generation moves on before the extent can be given to anyone else. Where it can't, whoever is copying out of this memory
   // would not notice: it is never used again.
   if (!is_as_written(slot) || !slots_.free(slot)) return condemn(slot);
+  if (record.state == SlotState::kWriting) --writing_count_;
+  addresses_.remove(slot, record.offset - data_offset_, ExtentAllocator::rounded(record.stored_bytes()));
+  free_extent(record.offset - data_offset_, record.stored_bytes());
+  give_slot(slot);
+}
+
+void ObjectTable::free_extent(uint64_t offset, uint64_t size_bytes) noexcept {
   try {
-    extents_.free(p.offset - data_offset_, p.stored_bytes());
+    extents_.free(offset, size_bytes);
   } catch (const std::exception&) {  // out of memory: the extent is lost, and counted as used
     ++misuse_count_;
   }
-  private_[slot] = Private{};
-  free_slots_.push_back(slot);  // its capacity is that of all slots
 }
 
 void ObjectTable::condemn(uint32_t slot) noexcept {
+  if (records_[slot].state == SlotState::kWriting) --writing_count_;
   slots_.condemn(slot);
-  private_[slot].state = SlotState::kQuarantined;
-  private_[slot].removed = false;
+  records_[slot].state = SlotState::kQuarantined;
   ++quarantined_count_;
   ++damaged_count_;
-}
-
-uint64_t ObjectTable::evict(uint64_t wanted_bytes, uint32_t steps_max, uint64_t now_ms,
-                            std::vector<JournalEntry>& removed) noexcept {
-  const uint64_t used_before = used_bytes();
-  for (uint32_t step = 0; step < steps_max && used_before - used_bytes() < wanted_bytes; ++step) {
-    try {  // before anything is removed: what is removed has to be reported
-      if (removed.size() == removed.capacity()) removed.reserve(std::max<size_t>(16, 2 * removed.size()));
-    } catch (const std::exception&) {
-      break;
-    }
-    // Nobody can find an object of a retired namespace, so its pins promise nothing, and a reader only delays
-    // its memory.
-    const uint32_t retired = namespaces_.retired_slot();
-    if (retired != kNoSlot) {
-      removed.push_back(remove(retired));
-      continue;
-    }
-    const uint32_t victim = policy_->coldest();
-    if (victim == kNoSlot) break;
-    if (private_[victim].readers > 0 || pins_.is_pinned(victim, now_ms)) {
-      policy_->on_spare(victim);
-    } else {
-      policy_->on_evict(victim);
-      removed.push_back(take_out(victim));
-    }
-  }
-  return used_before - used_bytes();
-}
-
-uint64_t ObjectTable::pinned_bytes(uint64_t now_ms) {
-  pins_.expire(now_ms);
-  return pins_.pinned_bytes();
-}
-
-bool ObjectTable::is_fuller_than(double fraction) const {
-  const double slots_used = slot_count() - slots_free();
-  return static_cast<double>(used_bytes()) > fraction * static_cast<double>(capacity_bytes()) ||
-         slots_used > fraction * slot_count();
 }
 
 uint32_t ObjectTable::list(uint32_t first, uint32_t end, size_t entries_max,
                            std::vector<JournalEntry>& entries) const {
   uint32_t slot = first;
   for (; slot < end && entries.size() < entries_max; ++slot) {
-    const Private& p = private_[slot];
-    if (!is_findable(slot) || namespaces_.is_retired(p.ns)) continue;
-    entries.push_back({index_.fingerprint(slot), p.ns, p.length, JournalOp::kAdd});
+    if (!slots_.has_chunk(chunk_of(slot)) || place_of(slot) >= slots_.places(chunk_of(slot))) {
+      slot = slot_at(chunk_of(slot), kChunkSlots - 1);
+      continue;
+    }
+    const ObjectRecord& record = records_[slot];
+    if (place_of(slot) == 0 || !is_findable(slot) || namespaces_.is_retired(record.ns)) continue;
+    entries.push_back({shards_.fingerprint(slot), record.ns, record.length, JournalOp::kAdd});
   }
-  return slot;
+  return std::min(slot, end);
 }
 
 }  // namespace kvstore

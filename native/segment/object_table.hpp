@@ -1,6 +1,6 @@
-// What the slots of a segment hold: index, extents, namespaces, pins, readers and eviction order of one pool,
-// kept in step. No locks, no waiting, no clock, no journal: every change of what is findable is returned as
-// the journal entry that it is. Not thread-safe: the segment store's mutex guards all of it.
+// What the slots of a segment hold: index, extents, chunks of slot headers, namespaces, pins, readers and eviction
+// order of one pool, kept in step. No waiting, no clock, no journal: every change of what is findable is returned as
+// the journal entry that it is. The store's main mutex guards all of it but what readers do, which is in shards().
 //
 // The slot headers lie in shared memory for the readers of other processes. They can be damaged, so the table
 // decides by what it keeps of its own: whatever a header holds, an object that goes is reported, and giving
@@ -10,126 +10,224 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "segment/address_map.hpp"
 #include "segment/eviction/eviction_policy.hpp"
 #include "segment/extent_allocator.hpp"
 #include "segment/journal.hpp"
 #include "segment/namespace_table.hpp"
-#include "segment/pin_table.hpp"
-#include "segment/slot_index.hpp"
+#include "segment/object_record.hpp"
+#include "segment/object_shards.hpp"
+#include "segment/put_batches.hpp"
 #include "segment/slot_table.hpp"
 
 namespace kvstore {
 
 class ObjectTable {
  public:
-  // `base` is the zeroed map of the pool: the slot table at 0, objects from data_offset on. It outlives the
-  // table.
-  ObjectTable(uint8_t* base, uint64_t data_offset, uint64_t capacity_bytes, uint32_t slot_count,
-              const std::string& eviction_policy, uint64_t pinned_bytes_max);
+  struct Options {
+    uint64_t first_chunk_bytes =
+        0;                     // of the pool's first chunk of slot headers, which lies before the data area
+    uint64_t data_offset = 0;  // in the map
+    uint64_t capacity_bytes = 0;  // of the data area
+    std::string eviction_policy = "lru";
+    uint64_t pinned_bytes_max = 0;
+    // The pool is one that another process has left: see "taking over" below. Otherwise it is zeroed.
+    bool kept = false;
+  };
+  // `base` is the map of the pool, and outlives the table.
+  ObjectTable(uint8_t* base, const Options& options);
+
+  // What readers do, under the locks of their own.
+  ObjectShards& shards() { return shards_; }
+  const RetiredNamespaces& retired() const { return namespaces_.retired(); }
 
   // ---- finding
-  void prefetch(const Fingerprint& fp) const { index_.prefetch(fp); }
+  void prefetch(const Fingerprint& fp) const { shards_.prefetch(fp); }
   // The sealed slot of exactly this key, or kNoSlot.
-  uint32_t find(const Fingerprint& fp, const Key& key) const;
+  uint32_t find(const Fingerprint& fp, const Key& key) const { return shards_.find(fp, key); }
   // The sealed slot of this fingerprint, whatever its key.
-  uint32_t occupant(const Fingerprint& fp) const { return index_.find(fp); }
+  uint32_t occupant(const Fingerprint& fp) const { return shards_.occupant(fp); }
   const SlotHeader& header(uint32_t slot) const { return slots_.header(slot); }
-  uint8_t* data(uint32_t slot) const { return base_ + private_[slot].offset; }
-  uint64_t offset(uint32_t slot) const { return private_[slot].offset; }  // in the map
-  uint32_t length(uint32_t slot) const { return private_[slot].length; }
+  uint32_t wire_number(uint32_t slot) const { return slots_.wire_number(slot); }
+  uint8_t* data(uint32_t slot) const { return base_ + records_[slot].offset; }
+  uint64_t offset(uint32_t slot) const { return records_[slot].offset; }  // in the map
+  uint32_t length(uint32_t slot) const { return records_[slot].length; }
   const NamespaceTable& namespaces() const { return namespaces_; }
+  PutBatches& batches() { return batches_; }
 
   // ---- writing: reserve -> seal | abandon
-  // A WRITING slot with memory for the object and its text (which is copied in), or kNoSlot when space or
-  // slots are short.
-  uint32_t reserve(const Key& key, uint32_t length, uint32_t depth, std::string_view text);
-  // Makes the object findable. The fingerprint must have no occupant. Nothing: it can't be had (its header is
-  // damaged, or memory is short), and the slot is given up.
-  std::optional<JournalEntry> seal(uint32_t slot, const Fingerprint& fp, uint8_t digest_alg,
-                                   uint32_t digest) noexcept;
+  enum class Short : uint8_t { kNothing, kBytes, kSlots };
+  struct Reserved {
+    uint32_t slot = kNoSlot;
+    Short lacking = Short::kNothing;
+  };
+  // A WRITING slot with memory for the object and its text (which is copied in), or what it takes: an extent that is
+  // long enough, or a slot where no extent is long enough for a chunk of them.
+  Reserved reserve(const Key& key, uint32_t length, uint32_t depth, std::string_view text);
+  // What the batch has brought or found here stays as long as the batch is open.
+  void set_batch(uint32_t slot, uint32_t batch) { records_[slot].batch = batch; }
+  uint32_t batch(uint32_t slot) const { return records_[slot].batch; }
+  // Makes the object findable; `seq` is the journal number that its ADD is going to have. The fingerprint must have no
+  // occupant. Nothing: it can't be had (its header is damaged, or memory is short), and the slot is given up.
+  std::optional<JournalEntry> seal(uint32_t slot, const Fingerprint& fp, uint8_t digest_alg, uint32_t digest,
+                                   uint64_t seq, Keep keep = Keep::kNormal) noexcept;
   void abandon(uint32_t slot) noexcept;
   // The journal number of the object's ADD.
-  void set_seq(uint32_t slot, uint64_t seq) { private_[slot].seq = seq; }
-  uint64_t seq(uint32_t slot) const { return private_[slot].seq; }
+  uint64_t seq(uint32_t slot) const { return records_[slot].seq; }
 
-  // ---- reading
-  void use(uint32_t slot) { policy_->on_use(slot); }
-  void hold(uint32_t slot) { ++private_[slot].readers; }
-  // True when this freed the memory of an object that was removed while it was held.
-  bool unhold(uint32_t slot) noexcept;
-  // False: the pin budget is used up.
-  bool pin(uint32_t slot, uint64_t now_ms, uint32_t pin_ms);
+  // ---- ranking
+  // A reader has used the object, if it is still the one in that slot.
+  void use(uint32_t slot, const Fingerprint& fp) noexcept;
+  // Does nothing to what is not findable.
+  void set_keep(uint32_t slot, Keep keep) noexcept;
 
-  // ---- removing
+  // ---- removing; `seq` is the journal number that the (first) REMOVE is going to have, and the header tells it
   // Takes a findable object away; the memory is free at once, or when its last reader leaves.
-  JournalEntry remove(uint32_t slot) noexcept;
+  JournalEntry remove(uint32_t slot, uint64_t seq) noexcept;
+  // Frees what its last reader has left (ObjectShards::Left::kRemoved).
+  void free_removed(uint32_t slot) noexcept;
   // Not findable, and its memory is never used again. Nothing when the slot was removed already.
-  std::optional<JournalEntry> quarantine(uint32_t slot) noexcept;
+  std::optional<JournalEntry> quarantine(uint32_t slot, uint64_t seq) noexcept;
+  struct Evicted {
+    uint64_t freed_bytes = 0;
+    uint32_t looked_at = 0;
+    uint32_t blocked = 0;    // of those: pinned, being read, or of an open batch that is not the caller's
+    bool exhausted = false;  // there was none to look at
+  };
   // Removes objects, those of retired namespaces first, until `wanted_bytes` are freed or `steps_max` objects
-  // were looked at; never pinned ones nor ones being read. Returns the bytes freed.
-  uint64_t evict(uint64_t wanted_bytes, uint32_t steps_max, uint64_t now_ms,
-                 std::vector<JournalEntry>& removed) noexcept;
+  // were looked at; never pinned ones, ones being read, nor those of open batches. `own_batch`: the caller's, or 0.
+  Evicted evict(uint64_t wanted_bytes, uint32_t steps_max, uint64_t now_ms, uint32_t own_batch, uint64_t seq,
+                std::vector<JournalEntry>& removed) noexcept;
+
+  // ---- windows: one range of addresses made free, where no extent is long enough
+  struct Window {
+    uint64_t begin = 0, end = 0;  // in the data area
+    uint64_t cleared = 0;         // up to here it belongs to whoever clears it
+  };
+  // The search for the range of `size_bytes` that costs the least, a bounded piece a call.
+  struct WindowSearch {
+    uint64_t size_bytes = 0;
+    uint64_t regions_left = UINT64_MAX;  // UINT64_MAX: it has not begun
+    uint64_t region = 0;
+    uint64_t begin = 0;  // of the window that is being looked at
+    double cost = 0;
+    uint64_t lost_bytes = 0;
+    uint32_t looked_at = 0, blocked = 0;
+    struct Element {
+      uint64_t offset, end;
+      double cost;  // below 0: it may not go
+    };
+    std::vector<Element> elements;  // in the window, and behind it as far as was looked
+    size_t first = 0, next = 0;  // of the elements: the first in the window; the first that is not in it yet
+    std::optional<Window> best;
+    double best_cost = 0;
+    size_t best_elements = 0;
+  };
+  // True: it is over, and `best` is set if there is a window in which everything may go.
+  bool search_window(WindowSearch& search, uint64_t now_ms);
+  enum class Cleared : uint8_t { kMore, kDone, kLost };
+  // Removes what lies in the next region of the window, and keeps what gets free from everybody else. kDone: the
+  // window is one free extent. kLost: something in it may not go any more; what was free is free again.
+  Cleared clear_window(Window& window, uint64_t now_ms, uint64_t seq,
+                       std::vector<JournalEntry>& removed) noexcept;
+  // Gives back what was cleared.
+  void give_up(Window& window) noexcept;
+  uint64_t chunk_bytes() const { return chunk_bytes_; }
+
   void retire(const NamespaceId& ns) { namespaces_.retire(ns); }
   void set_current(const std::vector<NamespaceId>& current, const std::vector<NamespaceId>& known) {
     namespaces_.set_current(current, known);
   }
 
+  // ---- taking over the objects of a pool that was kept, before anything else
+  // Each chunk of the pool behind the first, in the order of their links. False: it is none that can be used, and the
+  // chunks behind it are lost with it.
+  bool adopt_next_chunk();
+  // Slots of all chunks that are there: those of chunk c are slot_at(c, 1) .. slot_at(c, places - 1).
+  const SlotTable& slot_table() const { return slots_; }
+  // Takes a sealed object over as it lies, in the order in which they are to be ranked (by seq), not journalled. False:
+  // its header contradicts itself or what was taken over before; the slot is as good as free.
+  bool adopt(uint32_t slot, const Fingerprint& fp, Keep keep = Keep::kNormal);
+  // Whatever slots were not adopted are free from now on.
+  void end_adoption();
+
   // ---- totals
   uint64_t capacity_bytes() const { return extents_.capacity_bytes(); }
   uint64_t used_bytes() const { return extents_.used_bytes(); }
-  uint64_t pinned_bytes(uint64_t now_ms);
-  uint32_t object_count() const { return index_.size(); }
-  uint32_t slot_count() const { return slots_.slot_count(); }
-  uint32_t slots_free() const { return static_cast<uint32_t>(free_slots_.size()); }
+  uint64_t free_bytes() const { return capacity_bytes() - used_bytes(); }
+  uint64_t largest_free_bytes() const { return extents_.largest_free_bytes(); }
+  uint32_t object_count() const { return ranked_count_; }
+  uint32_t writing_count() const { return writing_count_; }
+  uint32_t removed_held_count() const { return removed_held_count_; }
+  uint32_t slot_count() const { return slot_count_; }
+  uint32_t slots_free() const { return slots_free_; }
   uint32_t quarantined_count() const { return quarantined_count_; }
   // Quarantined slots whose header was not what this table had written.
   uint32_t damaged_count() const { return damaged_count_; }
   // Calls that broke this table's rules, and were ignored.
-  uint64_t misuse_count() const { return misuse_count_; }
-  bool is_fuller_than(double fraction) const;
-  // Above every slot that was ever written to.
-  uint32_t slots_used_end() const { return slots_used_end_; }
+  uint64_t misuse_count() const { return misuse_count_ + shards_.misuse_count(); }
+  // Above every slot that there ever was.
+  uint32_t slots_end() const { return slot_at(slots_.chunks_end(), 0); }
   // Appends the sealed objects of slots [first, end) whose namespaces are current, as ADD entries in slot order, until
   // `entries` has `entries_max`. Returns the slot to go on from.
   uint32_t list(uint32_t first, uint32_t end, size_t entries_max, std::vector<JournalEntry>& entries) const;
 
  private:
-  struct Private {
-    uint64_t seq = 0;
-    uint64_t offset = 0;
-    NamespaceId ns{};
-    uint32_t length = 0;
-    uint32_t readers = 0;
-    uint16_t text_bytes = 0;
-    SlotState state = SlotState::kFree;
-    bool removed = false;  // sealed, but not findable: waits for its readers to leave
-    uint64_t stored_bytes() const { return uint64_t{length} + text_bytes; }
+  struct FreeSlots {
+    uint32_t first = 0;  // place of the first free one; 0: none
+    uint32_t count = 0;
   };
   bool is_findable(uint32_t slot) const {
-    return private_[slot].state == SlotState::kSealed && !private_[slot].removed;
+    return records_[slot].state == SlotState::kSealed && !shards_.is_removed(slot);
   }
   bool is_as_written(uint32_t slot) const;  // what the table keeps of a header is what the header says
   bool keeps_rule(bool kept) noexcept;      // counts it when not
-  JournalEntry unlist(uint32_t slot);       // out of index, namespaces and pins; the policy is told before
-  JournalEntry take_out(uint32_t slot) noexcept;  // unlists, and frees its memory or leaves it to the readers
+  // May go for the sake of others: in no open batch. Idle ones only.
+  bool is_spared(uint32_t slot) const { return batches_.is_open(records_[slot].batch); }
+  JournalEntry entry_of(uint32_t slot) const;
+  JournalEntry take_out(uint32_t slot, bool idle, uint64_t seq) noexcept;
   void free_memory(uint32_t slot) noexcept;
   void condemn(uint32_t slot) noexcept;
+  void free_extent(uint64_t offset, uint64_t size_bytes) noexcept;
+  double cost_of(uint32_t slot) const;
+  std::vector<WindowSearch::Element> elements_of(uint64_t region, WindowSearch& search,
+                                                 uint64_t now_ms) const;
+
+  // chunks
+  void track_chunk(uint32_t chunk);
+  bool grow();
+  uint32_t take_slot() noexcept;
+  void give_slot(uint32_t slot) noexcept;
+  void give_chunk_back(uint32_t chunk) noexcept;
 
   uint8_t* base_;
-  uint64_t data_offset_;
+  const uint64_t data_offset_;
+  const uint64_t map_bytes_;
+  const uint64_t chunk_bytes_;
   SlotTable slots_;
-  SlotIndex index_;
+  BySlot<ObjectRecord> records_;
+  ObjectShards shards_;
   ExtentAllocator extents_;
+  AddressMap addresses_;  // of what is not free: written, sealed, quarantined; of offsets in the data area
+  std::set<std::pair<uint64_t, uint64_t>> chunk_extents_;  // (offset in the data area, bytes)
   NamespaceTable namespaces_;
-  PinTable pins_;
+  PutBatches batches_;
   std::unique_ptr<EvictionPolicy> policy_;
-  std::vector<Private> private_;  // by slot; never in the shared map
-  std::vector<uint32_t> free_slots_;
-  uint32_t slots_used_end_ = 0;
+  std::vector<FreeSlots> free_slots_;          // by chunk
+  std::set<uint32_t> chunks_with_free_slots_;  // the lowest is used first, so that the upper ones get free
+  uint64_t window_hand_ = 0;                   // the region where the next search begins
+  uint32_t slot_count_ = 0;
+  uint32_t slots_free_ = 0;
+  uint32_t ranked_count_ = 0;
+  uint32_t writing_count_ = 0;
+  uint32_t removed_held_count_ = 0;
+  uint32_t uses_ = 0;  // objects that came or were used: the time of ObjectRecord::used_at
   uint32_t quarantined_count_ = 0;
   uint32_t damaged_count_ = 0;
   uint64_t misuse_count_ = 0;

@@ -4,36 +4,47 @@
 
 namespace kvstore {
 
-PinTable::PinTable(uint32_t slot_count, uint64_t pinned_bytes_max)
-    : pins_(slot_count), pinned_bytes_max_(pinned_bytes_max) {}
+bool PinBudget::take(uint64_t size_bytes) noexcept {
+  uint64_t pinned = bytes_.load(std::memory_order_relaxed);
+  do {
+    if (size_bytes > bytes_max_ - std::min(pinned, bytes_max_)) return false;
+  } while (!bytes_.compare_exchange_weak(pinned, pinned + size_bytes, std::memory_order_relaxed));
+  return true;
+}
 
-void PinTable::place(uint32_t slot) {
-  Pin& pin = pins_[slot];
+void PinTable::place(uint32_t slot, Pin& pin) {
   // The tick after the deadline, so that a sweep finds it passed.
-  pin.tick = static_cast<uint16_t>((pin.deadline_ms / kTickMs + 1) % kTicks);
-  wheel_[pin.tick].push_back(slot);
+  const auto tick = static_cast<uint16_t>((pin.deadline_ms / kTickMs + 1) % kTicks);
+  wheel_[tick].push_back(slot);
+  pin.tick = tick;
 }
 
 bool PinTable::pin(uint32_t slot, uint64_t size_bytes, uint64_t now_ms, uint32_t pin_ms) {
   expire(now_ms);
   const uint64_t deadline_ms = now_ms + std::min<uint64_t>(pin_ms, (kTicks - 2) * kTickMs);
-  Pin& pin = pins_[slot];
-  if (pin.tick != kNoTick) {  // counted already: the wheel moves it on when it gets there
-    pin.deadline_ms = std::max(pin.deadline_ms, deadline_ms);
+  const auto known = pins_.find(slot);
+  if (known != pins_.end()) {  // counted already: the wheel moves it on when it gets there
+    known->second.deadline_ms = std::max(known->second.deadline_ms, deadline_ms);
     return true;
   }
-  if (size_bytes > pinned_bytes_max_ - std::min(pinned_bytes_, pinned_bytes_max_)) return false;
-  pin.deadline_ms = deadline_ms;
-  pin.size_bytes = size_bytes;
-  pinned_bytes_ += size_bytes;
-  place(slot);
+  Pin pin{deadline_ms, size_bytes, kNoTick};
+  if (!budget_.take(size_bytes)) return false;
+  try {
+    place(slot, pin);
+    pins_.emplace(slot, pin);
+  } catch (...) {
+    budget_.give_back(size_bytes);
+    throw;
+  }
   return true;
 }
 
-void PinTable::forget(uint32_t slot) {
-  Pin& pin = pins_[slot];
-  if (pin.tick != kNoTick) pinned_bytes_ -= pin.size_bytes;
-  pin = Pin{};
+void PinTable::forget(uint32_t slot) noexcept {
+  if (pins_.empty()) return;
+  const auto pin = pins_.find(slot);
+  if (pin == pins_.end()) return;
+  budget_.give_back(pin->second.size_bytes);
+  pins_.erase(pin);
 }
 
 void PinTable::expire(uint64_t now_ms) {
@@ -41,15 +52,19 @@ void PinTable::expire(uint64_t now_ms) {
   if (now_tick < next_tick_) return;
   const uint64_t first = std::max(next_tick_, now_tick >= kTicks ? now_tick - kTicks + 1 : 0);
   next_tick_ = now_tick + 1;
+  if (pins_.empty()) {
+    for (uint64_t tick = first; tick <= now_tick; ++tick) wheel_[tick % kTicks].clear();
+    return;
+  }
   for (uint64_t tick = first; tick <= now_tick; ++tick) {
     const auto index = static_cast<uint16_t>(tick % kTicks);
     std::vector<uint32_t> due;
     due.swap(wheel_[index]);
     for (const uint32_t slot : due) {
-      Pin& pin = pins_[slot];
-      if (pin.tick != index) continue;
-      if (pin.deadline_ms > now_ms)
-        place(slot);
+      const auto pin = pins_.find(slot);
+      if (pin == pins_.end() || pin->second.tick != index) continue;
+      if (pin->second.deadline_ms > now_ms)
+        place(slot, pin->second);
       else
         forget(slot);
     }

@@ -1,4 +1,5 @@
-// Life, eviction, namespaces, inventory and statistics; the batches are in segment_store_batches.cpp.
+// Life, namespaces, inventory and statistics; the batches are in segment_store_batches.cpp, room for them is made in
+// segment_store_space.cpp.
 #include "segment/segment_store.hpp"
 
 #include <algorithm>
@@ -7,44 +8,56 @@
 namespace kvstore {
 namespace {
 
-constexpr uint64_t kSlotCountMin = 1024;
-constexpr uint64_t kSlotCountMax = 1ull << 31;
-constexpr uint32_t kEvictSteps = 1024;  // objects looked at in one critical section: well under a millisecond
 constexpr uint32_t kListedSlots = 4096;  // slots looked at for an inventory in one critical section
-constexpr auto kEvictorPause = std::chrono::milliseconds(20);  // after a round that could free nothing
+// Free ahead of need: enough for the runs of some puts on their way, too little to be missed.
+constexpr uint64_t kFreeAheadShare = 512;
+constexpr uint64_t kFreeAheadMax = 32ull << 20;
+// The first chunk of slot headers fills the map up to here.
+constexpr uint64_t kFirstChunkEnd = SlotTable::kChunkBytesMax;
 
 const SegmentStoreOptions& validated(const SegmentStoreOptions& o) {
   const auto refuse = [](const std::string& what) { throw std::invalid_argument(what); };
   if (o.capacity_bytes < ExtentAllocator::kUnitBytes)
-    refuse("capacity_bytes is " + std::to_string(o.capacity_bytes) + ", at least 512 are needed");
-  if (o.object_bytes_min == 0) refuse("object_bytes_min must be at least 1");
-  if (!(o.low_watermark > 0 && o.low_watermark <= o.high_watermark && o.high_watermark <= 1))
-    refuse("watermarks must be 0 < low_watermark <= high_watermark <= 1, not " +
-           std::to_string(o.low_watermark) + " and " + std::to_string(o.high_watermark));
+    refuse("capacity_bytes is " + std::to_string(o.capacity_bytes) + ", at least " +
+           std::to_string(ExtentAllocator::kUnitBytes) + " are needed");
+  if (o.free_ahead_bytes != SegmentStoreOptions::kFreeAheadByCapacity &&
+      o.free_ahead_bytes > o.capacity_bytes / 2)
+    refuse("free_ahead_bytes is " + std::to_string(o.free_ahead_bytes) +
+           ", at most half of capacity_bytes may be kept free");
   if (!(o.pinned_fraction_max >= 0 && o.pinned_fraction_max <= 1))
     refuse("pinned_fraction_max must be in [0, 1]");
   if (o.journal_entries_max == 0) refuse("journal_entries_max must be at least 1");
-  if (o.capacity_bytes / o.object_bytes_min > kSlotCountMax)
-    refuse("capacity_bytes / object_bytes_min is over the limit of 2^31 slots: raise object_bytes_min");
   make_eviction_policy(o.eviction_policy, 1);  // names the known ones when this is none of them
   return o;
 }
 
-uint32_t slot_count_of(const SegmentStoreOptions& o) {
-  return static_cast<uint32_t>(std::max(kSlotCountMin, o.capacity_bytes / o.object_bytes_min));
+uint64_t free_ahead_of(const SegmentStoreOptions& o) {
+  if (o.free_ahead_bytes != SegmentStoreOptions::kFreeAheadByCapacity) return o.free_ahead_bytes;
+  return std::min(o.capacity_bytes / kFreeAheadShare, kFreeAheadMax);
+}
+
+ObjectTable::Options table_options(const SegmentStoreOptions& o, const PoolLayout& layout) {
+  ObjectTable::Options options;
+  options.first_chunk_bytes = kFirstChunkEnd - SlotTable::kFirstChunkOffset;
+  options.data_offset = layout.data_offset;
+  options.capacity_bytes = o.capacity_bytes;
+  options.eviction_policy = o.eviction_policy;
+  options.pinned_bytes_max =
+      static_cast<uint64_t>(o.pinned_fraction_max * static_cast<double>(o.capacity_bytes));
+  return options;
 }
 
 }  // namespace
 
 SegmentStore::SegmentStore(const SegmentStoreOptions& options)
     : options_(validated(options)),
-      slot_count_(slot_count_of(options)),
-      layout_(pool_layout(options.capacity_bytes, slot_count_, sizeof(SlotHeader))),
+      free_ahead_bytes_(free_ahead_of(options)),
+      layout_(pool_layout(options.capacity_bytes, kFirstChunkEnd / sizeof(SlotHeader), sizeof(SlotHeader))),
       pool_(layout_, options.pool, options.progress.get()),
       journal_(options.journal_entries_max),
-      objects_(
-          pool_.base(), layout_.data_offset, options.capacity_bytes, slot_count_, options.eviction_policy,
-          static_cast<uint64_t>(options.pinned_fraction_max * static_cast<double>(options.capacity_bytes))) {
+      objects_(pool_.base(), table_options(options, layout_)),
+      shards_(objects_.shards()),
+      retired_(objects_.retired()) {
   evictor_ = std::thread([this] { run_evictor(); });
 }
 
@@ -54,7 +67,7 @@ void SegmentStore::close() {
   if (!owner_.is_here()) return;
   {
     const MutexLock lock(mutex_);
-    closed_ = true;
+    closed_.store(true);
   }
   evict_wanted_.notify_all();
   interrupt();
@@ -76,57 +89,8 @@ uint64_t SegmentStore::now_ms() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(since_boot).count()) + 1;
 }
 
-uint64_t SegmentStore::evict_step(uint64_t wanted_bytes) {
-  std::vector<JournalEntry> removed;
-  const uint64_t freed = objects_.evict(wanted_bytes, kEvictSteps, now_ms(), removed);
-  if (!removed.empty()) journal_.append(removed);
-  evicted_objects_.fetch_add(removed.size(), std::memory_order_relaxed);
-  evicted_bytes_.fetch_add(freed, std::memory_order_relaxed);
-  if (freed > 0 && space_waiters_ > 0) space_freed_.notify_all();
-  return freed;
-}
-
-uint64_t SegmentStore::evict_locked(uint64_t wanted_bytes) {
-  uint64_t freed = 0;
-  // One look at each object is enough: what was pinned a moment ago still is.
-  for (uint64_t looked_at = 0; freed < wanted_bytes && looked_at <= objects_.object_count();
-       looked_at += kEvictSteps) {
-    freed += evict_step(wanted_bytes - freed);
-    if (freed < wanted_bytes) {
-      mutex_.unlock();
-      mutex_.lock();
-    }
-  }
-  return freed;
-}
-
-uint64_t SegmentStore::evict_bytes(uint64_t wanted_bytes) {
-  const MutexLock lock(mutex_);
-  return evict_locked(wanted_bytes);
-}
-
-void SegmentStore::run_evictor() {
-  MutexLock lock(mutex_);
-  while (!closed_) {
-    while (!closed_ && !objects_.is_fuller_than(options_.high_watermark)) evict_wanted_.wait(mutex_);
-    bool progress = true;
-    while (!closed_ && progress && objects_.is_fuller_than(options_.low_watermark)) {
-      try {
-        // A little at a time, so that writers and readers get the lock in between.
-        progress =
-            evict_step(std::max<uint64_t>(objects_.capacity_bytes() / 256, ExtentAllocator::kUnitBytes)) > 0;
-      } catch (const std::exception&) {
-        evictor_errors_.fetch_add(1, std::memory_order_relaxed);
-        progress = false;
-      }
-      lock.unlock();
-      lock.lock();
-    }
-    if (closed_ || progress) continue;
-    const auto pause_end = Clock::now() + kEvictorPause;
-    while (!closed_ && evict_wanted_.wait_until(mutex_, pause_end) == std::cv_status::no_timeout) {
-    }
-  }
+uint32_t SegmentStore::wire_slots_end() const {
+  return static_cast<uint32_t>(std::min<uint64_t>(layout_.map_bytes / sizeof(SlotHeader), kNoSlot));
 }
 
 std::vector<NamespaceId> SegmentStore::namespaces() {
@@ -147,7 +111,7 @@ void SegmentStore::retire_namespace(const NamespaceId& ns) {
 
 SegmentStore::Inventory SegmentStore::begin_inventory() {
   const MutexLock lock(mutex_);  // every object that can be found now has its number
-  return {journal_.skip_to_end(), 0, objects_.slots_used_end()};
+  return {journal_.skip_to_end(), 0, objects_.slots_end()};
 }
 
 bool SegmentStore::inventory_slice(Inventory& inventory, size_t entries_max, std::vector<uint8_t>& groups) {
@@ -168,10 +132,11 @@ bool SegmentStore::inventory_slice(Inventory& inventory, size_t entries_max, std
 }
 
 SegmentStore::Usage SegmentStore::usage() {
+  shards_.expire_pins(now_ms());
   const MutexLock lock(mutex_);
   return {objects_.used_bytes(),
           objects_.object_count(),
-          objects_.pinned_bytes(now_ms()),
+          shards_.pinned_bytes(),
           objects_.quarantined_count(),
           digest_mismatches_.load(std::memory_order_relaxed),
           evicted_objects_.load(std::memory_order_relaxed)};
@@ -179,12 +144,14 @@ SegmentStore::Usage SegmentStore::usage() {
 
 std::map<std::string, uint64_t> SegmentStore::stats() {
   std::map<std::string, uint64_t> out;
+  shards_.expire_pins(now_ms());
   {
     const MutexLock lock(mutex_);
     out["capacity_bytes"] = objects_.capacity_bytes();
     out["used_bytes"] = objects_.used_bytes();
     out["object_count"] = objects_.object_count();
-    out["pinned_bytes"] = objects_.pinned_bytes(now_ms());
+    out["pinned_bytes"] = shards_.pinned_bytes();
+    out["slots"] = objects_.slot_count();
     out["slots_free"] = objects_.slots_free();
     out["quarantined_slots"] = objects_.quarantined_count();
     out["damaged_slots"] = objects_.damaged_count();

@@ -1,6 +1,7 @@
-// The store of one segment: pool, objects, eviction and journal behind one mutex that is taken once a batch,
-// never while bytes are copied or hashed. Thread-safe. Objects handed out by it (reads, writes) are given
-// back to it before it is destroyed; the data server holds a shared_ptr for that.
+// The store of one segment: pool, objects, eviction and journal. Writers go through one mutex that is taken once a
+// batch, never while bytes are copied or hashed; readers take the mutex of a shard of the objects, and what they used
+// is ranked by whoever has the main mutex next. Thread-safe. Objects handed out by it (reads, writes) are given back to
+// it before it is destroyed; the data server holds a shared_ptr for that.
 #pragma once
 
 #include <array>
@@ -20,6 +21,7 @@
 #include "segment/journal.hpp"
 #include "segment/object_table.hpp"
 #include "segment/pool.hpp"
+#include "segment/use_queue.hpp"
 
 namespace kvstore {
 
@@ -28,9 +30,9 @@ using PoolId = std::array<uint8_t, 16>;
 struct SegmentStoreOptions {
   uint64_t capacity_bytes = 0;
   PoolId pool_id{};
-  uint32_t object_bytes_min = 8192;  // sizes the slot table: one slot for each so many bytes
-  double high_watermark = 0.95;      // above it the evictor starts ...
-  double low_watermark = 0.90;       // ... and stops here
+  // What the evictor keeps free ahead of need; kFreeAheadByCapacity: little.
+  static constexpr uint64_t kFreeAheadByCapacity = UINT64_MAX;
+  uint64_t free_ahead_bytes = kFreeAheadByCapacity;
   std::string eviction_policy = "lru";
   double pinned_fraction_max = 0.5;
   uint64_t journal_entries_max = 4194304;
@@ -43,6 +45,7 @@ struct ReadEntry {
   wire::Status status = wire::Status::kMiss;
   uint8_t digest_alg = 0;
   uint32_t slot = kNoSlot;
+  uint32_t wire_slot = kNoSlot;  // the number by which other processes find its header
   uint32_t length = 0;
   uint32_t digest = 0;
   uint64_t offset = 0;  // in the map
@@ -57,6 +60,38 @@ struct WriteEntry {
   uint8_t* data = nullptr;
   uint32_t digest = 0;          // the writer fills it in: CRC-32C of what it wrote
   bool digest_refused = false;  // the writer found that it differs from the digest it was promised
+};
+
+class SegmentStore;
+
+// The puts of one connection that are one batch to its client: nothing that they have brought, or were told is there,
+// is evicted for any put before the batch is over. Ends with this. Not thread-safe, and outlived by the store.
+class PutBatch {
+ public:
+  explicit PutBatch(SegmentStore& store) : store_(store) {}
+  ~PutBatch() { end(); }
+  PutBatch(const PutBatch&) = delete;
+  PutBatch& operator=(const PutBatch&) = delete;
+
+  // A put of it begins; begins another batch where this one is over.
+  void begin_put();
+  // The put is over; what it brought is durable after the journal number `seq`.
+  void end_put(uint64_t seq) noexcept;
+  // The batch is over: its commit has been waited for.
+  void end() noexcept;
+  // Whether this connection's batches are known to end with a commit.
+  bool is_committed_later() const { return is_committed_later_; }
+  void expect_commit() { is_committed_later_ = true; }
+  uint32_t id() const { return id_; }
+
+ private:
+  SegmentStore& store_;
+  uint32_t id_ = 0;
+  bool is_committed_later_ = false;
+  // What could not be had for it: as long as nothing got free since, nothing that large can be had.
+  friend class SegmentStore;
+  uint64_t refused_bytes_ = UINT64_MAX;
+  uint64_t refused_at_ = 0;  // the store's count of what got free
 };
 
 class SegmentStore {
@@ -76,15 +111,20 @@ class SegmentStore {
   std::vector<ReadEntry> acquire_reads(const KeyBlock& block, const uint8_t* expected_lengths);
   void release_reads(const std::vector<ReadEntry>& reads) noexcept;
 
-  // Gives each entry of [first, first + count) a slot to write, or the status that it needs none. Waits for
-  // space until the deadline, or until `cancelled` is set and interrupt() called. `writes` has one entry for
-  // each of the request.
+  // Gives each entry of [first, first + count) a slot to write, or the status that it needs none. Evicts for it, but
+  // nothing of an open batch, and waits for space until the deadline, until `cancelled` is set and interrupt() called,
+  // or until nobody is left who could leave any. `writes` has one entry for each of the request. `batch`: the one that
+  // the put belongs to, between begin_put and end_put; null: none.
   void reserve_writes(const PutRequest& put, uint32_t first, uint32_t count, Clock::time_point deadline,
-                      const std::atomic<bool>& cancelled, std::vector<WriteEntry>& writes);
+                      const std::atomic<bool>& cancelled, std::vector<WriteEntry>& writes,
+                      PutBatch* batch = nullptr);
   // Seals what was written; all slots of `writes` are given up. Returns the journal number after which
   // everything in the batch (found EXISTS included) is durable.
   uint64_t seal_writes(const PutRequest& put, std::vector<WriteEntry>& writes);
   void abandon_writes(std::vector<WriteEntry>& writes) noexcept;
+
+  // Somebody wants everything up to this journal number to be durable: batches that reach no further are over.
+  void end_batches_up_to(uint64_t seq);
 
   // The second is the journal number to wait for.
   std::pair<Statuses, uint64_t> remove(const KeyBlock& block);
@@ -124,7 +164,8 @@ class SegmentStore {
 
   const Pool& pool() const { return pool_; }
   const SegmentStoreOptions& options() const { return options_; }
-  uint32_t slot_count() const { return slot_count_; }
+  // How many slots the map has place for: the number that other processes know a slot by is below.
+  uint32_t wire_slots_end() const;
 
   // Wakes every waiter (for space, for an acknowledgement) so that it looks at its `cancelled` flag.
   void interrupt();
@@ -135,30 +176,63 @@ class SegmentStore {
   void close();
 
  private:
+  friend class PutBatch;
+  // What waits for room, and for how long.
+  struct Wait {
+    Clock::time_point deadline;
+    const std::atomic<bool>& cancelled;
+    PutBatch* batch;
+    uint32_t own_writes = 0;  // slots that the request itself is writing to
+  };
+  enum class Room : uint8_t { kMade, kLater, kNever };
+
   static uint64_t now_ms();
-  bool reserve_one(const PutRequest& put, uint32_t entry, uint64_t wanted_bytes, Clock::time_point deadline,
-                   const std::atomic<bool>& cancelled, WriteEntry& write) REQUIRES(mutex_);
+  bool reserve_one(const PutRequest& put, uint32_t entry, uint64_t bytes_left, Wait& wait, WriteEntry& write)
+      REQUIRES(mutex_);
   bool is_same(uint32_t occupant, const PutRequest& put, uint32_t entry) const REQUIRES(mutex_);
   wire::Status seal_one(const PutRequest& put, uint32_t entry, WriteEntry& write,
                         std::vector<JournalEntry>& added) REQUIRES(mutex_);
-  // Evicts in short critical sections, giving the lock up in between. Returns the bytes freed.
-  uint64_t evict_locked(uint64_t wanted_bytes) REQUIRES(mutex_);
-  uint64_t evict_step(uint64_t wanted_bytes) REQUIRES(mutex_);  // one critical section
+  void rank_uses() noexcept REQUIRES(mutex_);
+  void note_uses(const std::vector<UseQueue::Use>& uses) EXCLUDES(mutex_);
+
+  // Makes an extent of `size_bytes` free, and up to `ahead_bytes` where that is no more work; for a slot, or whichever
+  // is short. Gives the lock up in between.
+  Room make_room(ObjectTable::Short lacking, uint64_t size_bytes, uint64_t ahead_bytes, const Wait& wait)
+      REQUIRES(mutex_);
+  Room make_window(uint64_t size_bytes, const Wait& wait) REQUIRES(mutex_);
+  bool may_free_later(const ObjectTable::Evicted& seen, const Wait& wait) const REQUIRES(mutex_);
+  bool is_over(const Wait& wait) const REQUIRES(mutex_) {
+    return wait.cancelled.load() || closed_ || Clock::now() >= wait.deadline;
+  }
+  // Evicts in short critical sections, giving the lock up in between, until so much is freed or everything was looked
+  // at once.
+  ObjectTable::Evicted evict_locked(uint64_t wanted_bytes, uint32_t own_batch) REQUIRES(mutex_);
+  // One critical section.
+  ObjectTable::Evicted evict_step(uint64_t wanted_bytes, uint32_t own_batch) REQUIRES(mutex_);
+  void journal_evicted(const std::vector<JournalEntry>& removed, uint64_t freed_bytes) REQUIRES(mutex_);
+  void give_way() REQUIRES(mutex_);  // lets others have the lock for a moment
+  void space_came() noexcept REQUIRES(mutex_);
   void run_evictor() EXCLUDES(mutex_);
+  bool wants_free_ahead() const REQUIRES(mutex_) { return objects_.free_bytes() < free_ahead_bytes_; }
 
   const ProcessOwner owner_;
   const SegmentStoreOptions options_;
-  const uint32_t slot_count_;
+  const uint64_t free_ahead_bytes_;
   const PoolLayout layout_;
   Pool pool_;
   Journal journal_;
 
-  Mutex mutex_;
+  Mutex mutex_;  // before that of any shard
   ObjectTable objects_ GUARDED_BY(mutex_);
-  CondVar space_freed_;   // with mutex_
-  CondVar evict_wanted_;  // with mutex_
-  uint32_t space_waiters_ GUARDED_BY(mutex_) = 0;
-  bool closed_ GUARDED_BY(mutex_) = false;
+  ObjectShards& shards_;              // of objects_; has locks of its own
+  const RetiredNamespaces& retired_;  // likewise
+  UseQueue uses_;
+  std::vector<UseQueue::Use> ranked_uses_ GUARDED_BY(mutex_);  // memory that is used again
+  CondVar space_freed_;                                        // with mutex_
+  CondVar evict_wanted_;                                       // with mutex_
+  std::atomic<uint32_t> space_waiters_{0};
+  uint64_t space_freed_count_ GUARDED_BY(mutex_) = 0;  // how often something got free, or may go since
+  std::atomic<bool> closed_{false};                    // set under mutex_
   Mutex join_mutex_;
   std::thread evictor_ GUARDED_BY(join_mutex_);
 

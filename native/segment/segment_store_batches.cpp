@@ -14,10 +14,24 @@ using wire::Status;
 
 constexpr uint32_t kLockedMax = 1024;  // entries of one critical section
 constexpr uint32_t kPrefetchAhead = 8;
-// How often a put that waits for space looks again: pins and holds run out without anybody telling it.
+// How often a put that waits for space looks at everything again, at most.
 constexpr auto kSpacePoll = std::chrono::milliseconds(10);
+// And how often it looks whether pins have run out.
+constexpr auto kPinPoll = std::chrono::milliseconds(PinTable::kTickMs);
 
 uint8_t code(Status status) { return static_cast<uint8_t>(status); }
+
+// Counts one who waits for space, or is about to.
+class Waiter {
+ public:
+  explicit Waiter(std::atomic<uint32_t>& count) : count_(count) { count_.fetch_add(1); }
+  ~Waiter() { count_.fetch_sub(1); }
+  Waiter(const Waiter&) = delete;
+  Waiter& operator=(const Waiter&) = delete;
+
+ private:
+  std::atomic<uint32_t>& count_;
+};
 
 // Calls each(first, end) for chunks of [0, n), the last chunk first.
 template <typename Each>
@@ -37,19 +51,14 @@ SegmentStore::Statuses SegmentStore::pin(const KeyBlock& block, uint32_t pin_ms)
   Statuses statuses(n, code(Status::kMiss));
   uint64_t hits = 0;
   const uint32_t kept_ms = std::min(pin_ms, wire::kPinMsMax);
-  for (uint32_t first = 0; first < n; first += kLockedMax) {
-    const uint32_t end = std::min(n, first + kLockedMax);
-    const MutexLock lock(mutex_);
-    if (closed_ || objects_.namespaces().is_retired(block.ns)) break;
-    const uint64_t now = now_ms();
-    for (uint32_t i = first; i < end; ++i) {
-      if (i + kPrefetchAhead < end) objects_.prefetch(fps[i + kPrefetchAhead]);
-      const uint32_t slot = objects_.find(fps[i], block.key(i));
-      if (slot == kNoSlot) continue;
-      if (kept_ms > 0) objects_.pin(slot, now, kept_ms);  // over budget: there, but with no promise
-      statuses[i] = code(Status::kOk);
-      ++hits;
-    }
+  if (closed_.load() || retired_.has(block.ns)) return statuses;
+  const uint64_t now = now_ms();
+  shards_.expire_pins(now);
+  for (uint32_t i = 0; i < n; ++i) {
+    if (i + kPrefetchAhead < n) shards_.prefetch(fps[i + kPrefetchAhead]);
+    if (!shards_.pin(fps[i], block.key(i), now, kept_ms)) continue;
+    statuses[i] = code(Status::kOk);
+    ++hits;
   }
   exists_hits_.fetch_add(hits, std::memory_order_relaxed);
   return statuses;
@@ -57,53 +66,66 @@ SegmentStore::Statuses SegmentStore::pin(const KeyBlock& block, uint32_t pin_ms)
 
 std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const uint8_t* expected_lengths) {
   const std::vector<Fingerprint> fps = block.fingerprints();
-  std::vector<ReadEntry> reads(block.entry_count());
-  uint64_t hits = 0, misses = 0, bytes = 0;
-  from_the_end(block.entry_count(), [&](uint32_t first, uint32_t end) {
-    const MutexLock lock(mutex_);
-    const bool gone = closed_ || objects_.namespaces().is_retired(block.ns);
-    for (uint32_t i = end; i-- > first;) {
-      if (i >= first + kPrefetchAhead) objects_.prefetch(fps[i - kPrefetchAhead]);
-      ReadEntry& read = reads[i];
-      const uint32_t slot = gone ? kNoSlot : objects_.find(fps[i], block.key(i));
-      if (slot == kNoSlot) {
-        ++misses;
-        continue;
-      }
-      const SlotHeader& h = objects_.header(slot);
-      read.length = objects_.length(slot);
-      const uint32_t expected = expected_lengths == nullptr ? 0 : wire::u32_at(expected_lengths, i);
-      if (expected != 0 && expected != read.length) {
-        read.status = Status::kLengthMismatch;
-        continue;
-      }
-      objects_.hold(slot);
-      objects_.use(slot);
-      read.status = Status::kOk;
-      read.slot = slot;
-      read.digest_alg = h.digest_alg;
-      read.digest = h.digest;
-      read.offset = objects_.offset(slot);
-      read.generation = h.generation.load(std::memory_order_relaxed);
-      read.data = objects_.data(slot);
-      ++hits;
-      bytes += read.length;
+  const uint32_t n = block.entry_count();
+  std::vector<ReadEntry> reads(n);
+  std::vector<UseQueue::Use> uses;
+  uint64_t bytes = 0;
+  uses.reserve(n);
+  const bool gone = closed_.load() || retired_.has(block.ns);
+  for (uint32_t i = gone ? 0 : n; i-- > 0;) {
+    if (i >= kPrefetchAhead) shards_.prefetch(fps[i - kPrefetchAhead]);
+    ReadEntry& read = reads[i];
+    const uint32_t expected = expected_lengths == nullptr ? 0 : wire::u32_at(expected_lengths, i);
+    const HeldObject held = shards_.hold(fps[i], block.key(i), expected);
+    if (!held.found) continue;
+    read.length = held.length;
+    if (held.slot == kNoSlot) {
+      read.status = Status::kLengthMismatch;
+      continue;
     }
-  });
-  gets_.fetch_add(hits, std::memory_order_relaxed);
+    read.status = Status::kOk;
+    read.slot = held.slot;
+    read.wire_slot = held.wire_slot;
+    read.digest_alg = held.digest_alg;
+    read.digest = held.digest;
+    read.offset = held.offset;
+    read.generation = held.generation;
+    read.data = pool_.base() + held.offset;
+    uses.push_back({held.slot, fps[i]});
+    bytes += read.length;
+  }
+  note_uses(uses);
+  gets_.fetch_add(uses.size(), std::memory_order_relaxed);
   get_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-  misses_.fetch_add(misses, std::memory_order_relaxed);
+  misses_.fetch_add(
+      static_cast<uint64_t>(std::count_if(reads.begin(), reads.end(),
+                                          [](const ReadEntry& r) { return r.status == Status::kMiss; })),
+      std::memory_order_relaxed);
   return reads;
 }
 
 void SegmentStore::release_reads(const std::vector<ReadEntry>& reads) noexcept {
-  from_the_end(static_cast<uint32_t>(reads.size()), [&](uint32_t first, uint32_t end) {
+  bool idle = false;
+  uint32_t removed[64];
+  size_t count = 0;
+  const auto free_removed = [&] {
     const MutexLock lock(mutex_);
-    bool freed = false;
-    for (uint32_t i = first; i < end; ++i)
-      if (reads[i].slot != kNoSlot) freed |= objects_.unhold(reads[i].slot);
-    if (freed && space_waiters_ > 0) space_freed_.notify_all();
-  });
+    for (size_t i = 0; i < count; ++i) objects_.free_removed(removed[i]);
+    count = 0;
+    space_came();
+  };
+  for (const ReadEntry& read : reads) {
+    if (read.slot == kNoSlot) continue;
+    const ObjectShards::Left left = shards_.unhold(read.slot);
+    idle |= left == ObjectShards::Left::kIdle;
+    if (left == ObjectShards::Left::kRemoved) removed[count++] = read.slot;
+    if (count == std::size(removed)) free_removed();
+  }
+  if (count > 0) free_removed();
+  if (idle && space_waiters_.load() > 0) {
+    const MutexLock lock(mutex_);
+    space_came();
+  }
 }
 
 bool SegmentStore::is_same(uint32_t occupant, const PutRequest& put, uint32_t entry) const {
@@ -111,53 +133,79 @@ bool SegmentStore::is_same(uint32_t occupant, const PutRequest& put, uint32_t en
          objects_.length(occupant) == put.length(entry);
 }
 
-bool SegmentStore::reserve_one(const PutRequest& put, uint32_t entry, uint64_t wanted_bytes,
-                               Clock::time_point deadline, const std::atomic<bool>& cancelled,
+bool SegmentStore::reserve_one(const PutRequest& put, uint32_t entry, uint64_t bytes_left, Wait& wait,
                                WriteEntry& write) {
   const Key key = put.block.key(entry);
   const uint32_t length = put.length(entry);
   const auto text = put.text(entry);
-  if (ExtentAllocator::rounded(uint64_t{length} + text.size()) > objects_.capacity_bytes()) return false;
-  for (;;) {
-    write.slot = objects_.reserve(key, length, put.depth(entry), text);
+  const uint64_t bytes = ExtentAllocator::rounded(uint64_t{length} + text.size());
+  if (bytes > objects_.capacity_bytes()) return false;
+  PutBatch* const batch = wait.batch;
+  for (auto look_again = Clock::time_point::min();;) {
+    const ObjectTable::Reserved reserved = objects_.reserve(key, length, put.depth(entry), text);
+    write.slot = reserved.slot;
     if (write.slot != kNoSlot) break;
-    if (evict_locked(wanted_bytes) > 0) continue;
-    if (cancelled.load() || closed_ || Clock::now() >= deadline) return false;
-    ++space_waiters_;
-    space_freed_.wait_until(mutex_, std::min(deadline, Clock::now() + kSpacePoll));
-    --space_waiters_;
+    if (closed_.load()) return false;
+    if (batch != nullptr && batch->refused_at_ == space_freed_count_ && bytes >= batch->refused_bytes_)
+      return false;
+    const bool waits = Clock::now() < look_again;  // everything was looked at a moment ago
+    const Waiter waiter(space_waiters_);
+    const uint64_t freed_before = space_freed_count_;
+    const Room room =
+        waits ? Room::kLater
+              : make_room(reserved.lacking,
+                          reserved.lacking == ObjectTable::Short::kSlots ? objects_.chunk_bytes() : bytes,
+                          bytes_left, wait);
+    if (room == Room::kMade) continue;
+    if (room == Room::kNever || is_over(wait)) {
+      if (batch != nullptr && !closed_.load()) {
+        batch->refused_bytes_ = bytes;
+        batch->refused_at_ = space_freed_count_;
+      }
+      return false;
+    }
+    if (!waits) look_again = Clock::now() + kSpacePoll;
+    if (space_freed_count_ != freed_before && !waits) continue;
+    space_freed_.wait_until(mutex_, std::min({wait.deadline, Clock::now() + kPinPoll}));
+    shards_.expire_pins(now_ms());
   }
   write.data = objects_.data(write.slot);
   write.status = Status::kOk;
+  ++wait.own_writes;
+  if (batch != nullptr) objects_.set_batch(write.slot, batch->id());
   return true;
 }
 
 void SegmentStore::reserve_writes(const PutRequest& put, uint32_t first, uint32_t count,
                                   Clock::time_point deadline, const std::atomic<bool>& cancelled,
-                                  std::vector<WriteEntry>& writes) {
+                                  std::vector<WriteEntry>& writes, PutBatch* batch) {
+  Wait wait{deadline, cancelled, batch};
+  for (const WriteEntry& write : writes) wait.own_writes += write.slot != kNoSlot;
   uint64_t bytes_left = 0;
   for (uint32_t i = first; i < first + count; ++i) bytes_left += ExtentAllocator::rounded(put.length(i));
   const MutexLock lock(mutex_);
+  rank_uses();
   for (uint32_t i = first; i < first + count; ++i) {
     if (i + kPrefetchAhead < first + count) objects_.prefetch(put.fingerprints[i + kPrefetchAhead]);
     WriteEntry& write = writes[i];
     const uint64_t bytes = ExtentAllocator::rounded(put.length(i));
     const uint32_t occupant = objects_.occupant(put.fingerprints[i]);
-    if (closed_) {
+    if (closed_.load()) {
       write.status = Status::kUnavailable;
     } else if (objects_.namespaces().is_retired(put.block.ns)) {
       write.status = Status::kStaleNamespace;
     } else if (occupant != kNoSlot) {
       const bool same = is_same(occupant, put, i);
       write.status = same ? Status::kExists : Status::kConflict;
+      if (same && batch != nullptr) objects_.set_batch(occupant, batch->id());
       if (!same) conflicts_.fetch_add(1, std::memory_order_relaxed);
-    } else if (!reserve_one(put, i, bytes_left, deadline, cancelled, write)) {
+    } else if (!reserve_one(put, i, bytes_left, wait, write)) {
       write.status = Status::kNoSpace;
       no_space_.fetch_add(1, std::memory_order_relaxed);
     }
     bytes_left -= bytes;
   }
-  if (objects_.is_fuller_than(options_.high_watermark)) evict_wanted_.notify_one();
+  if (wants_free_ahead()) evict_wanted_.notify_one();
 }
 
 Status SegmentStore::seal_one(const PutRequest& put, uint32_t entry, WriteEntry& write,
@@ -167,20 +215,21 @@ Status SegmentStore::seal_one(const PutRequest& put, uint32_t entry, WriteEntry&
   Status status = Status::kOk;
   if (write.digest_refused) {
     status = Status::kDigestMismatch;
-  } else if (closed_) {
+  } else if (closed_.load()) {
     status = Status::kUnavailable;
   } else if (objects_.namespaces().is_retired(put.block.ns)) {
     status = Status::kStaleNamespace;
   } else if (occupant != kNoSlot) {  // another writer was faster
     const bool same = is_same(occupant, put, entry);
     status = same ? Status::kExists : Status::kConflict;
+    if (same) objects_.set_batch(occupant, objects_.batch(slot));
     if (!same || objects_.header(occupant).digest != write.digest)
       conflicts_.fetch_add(1, std::memory_order_relaxed);
   }
   if (status != Status::kOk) {
     objects_.abandon(slot);
-  } else if (const auto entry_added =
-                 objects_.seal(slot, put.fingerprints[entry], kDigestCrc32c, write.digest)) {
+  } else if (const auto entry_added = objects_.seal(slot, put.fingerprints[entry], kDigestCrc32c,
+                                                    write.digest, journal_.last_seq() + 1 + added.size())) {
     added.push_back(*entry_added);  // within its capacity
   } else {
     status = Status::kInternal;
@@ -192,10 +241,9 @@ uint64_t SegmentStore::seal_writes(const PutRequest& put, std::vector<WriteEntry
   uint64_t durable_seq = 0, objects = 0, bytes = 0, refused = 0;
   from_the_end(put.entry_count(), [&](uint32_t first, uint32_t end) {
     std::vector<JournalEntry> added;
-    std::vector<uint32_t> slots;
     added.reserve(end - first);
-    slots.reserve(end - first);
     const MutexLock lock(mutex_);
+    rank_uses();
     bool freed = false;
     for (uint32_t i = end; i-- > first;) {
       if (i >= first + kPrefetchAhead) objects_.prefetch(put.fingerprints[i - kPrefetchAhead]);
@@ -204,7 +252,6 @@ uint64_t SegmentStore::seal_writes(const PutRequest& put, std::vector<WriteEntry
       write.status = seal_one(put, i, write, added);
       refused += write.status == Status::kDigestMismatch;
       if (write.status == Status::kOk) {
-        slots.push_back(write.slot);
         bytes += put.length(i);
       } else {
         freed = true;
@@ -212,17 +259,14 @@ uint64_t SegmentStore::seal_writes(const PutRequest& put, std::vector<WriteEntry
       write.slot = kNoSlot;
       write.data = nullptr;
     }
-    if (!added.empty()) {
-      uint64_t seq = journal_.append(added);
-      for (const uint32_t slot : slots) objects_.set_seq(slot, seq++);
-    }
-    objects += slots.size();
+    if (!added.empty()) journal_.append(added);
+    objects += added.size();
     for (uint32_t i = first; i < end; ++i) {
       if (writes[i].status != Status::kOk && writes[i].status != Status::kExists) continue;
       const uint32_t occupant = objects_.occupant(put.fingerprints[i]);
       if (occupant != kNoSlot) durable_seq = std::max(durable_seq, objects_.seq(occupant));
     }
-    if (freed && space_waiters_ > 0) space_freed_.notify_all();
+    if (freed) space_came();
   });
   puts_.fetch_add(objects, std::memory_order_relaxed);
   put_bytes_.fetch_add(bytes, std::memory_order_relaxed);
@@ -240,7 +284,7 @@ void SegmentStore::abandon_writes(std::vector<WriteEntry>& writes) noexcept {
     write.data = nullptr;
     freed = true;
   }
-  if (freed && space_waiters_ > 0) space_freed_.notify_all();
+  if (freed) space_came();
 }
 
 std::pair<SegmentStore::Statuses, uint64_t> SegmentStore::remove(const KeyBlock& block) {
@@ -256,12 +300,12 @@ std::pair<SegmentStore::Statuses, uint64_t> SegmentStore::remove(const KeyBlock&
     for (uint32_t i = first; i < end; ++i) {
       const uint32_t slot = objects_.find(fps[i], block.key(i));
       if (slot == kNoSlot) continue;
-      removed.push_back(objects_.remove(slot));
+      removed.push_back(objects_.remove(slot, journal_.last_seq() + 1 + removed.size()));
       statuses[i] = code(Status::kOk);
     }
     if (removed.empty()) continue;
     last_seq = journal_.append(removed) + removed.size() - 1;
-    if (space_waiters_ > 0) space_freed_.notify_all();
+    space_came();
   }
   return {std::move(statuses), last_seq};
 }
@@ -272,28 +316,21 @@ SegmentStore::Statuses SegmentStore::verify(const KeyBlock& block) {
   Statuses statuses(n, code(Status::kMiss));
   std::vector<JournalEntry> removed(1);
   for (uint32_t i = 0; i < n; ++i) {
-    ReadEntry held;
-    {
-      const MutexLock lock(mutex_);
-      held.slot = objects_.find(fps[i], block.key(i));
-      if (held.slot == kNoSlot) continue;
-      objects_.hold(held.slot);
-      const SlotHeader& h = objects_.header(held.slot);
-      held.length = objects_.length(held.slot);
-      held.digest = h.digest;
-      held.data = objects_.data(held.slot);
-    }
-    const bool intact = crc32c(0, held.data, held.length) == held.digest;
-    const MutexLock lock(mutex_);
+    const HeldObject held = shards_.hold(fps[i], block.key(i), 0);
+    if (!held.found) continue;
+    const bool intact = crc32c(0, pool_.base() + held.offset, held.length) == held.digest;
     if (!intact) {
-      if (const auto gone = objects_.quarantine(held.slot)) {
+      const MutexLock lock(mutex_);
+      if (const auto gone = objects_.quarantine(held.slot, journal_.last_seq() + 1)) {
         removed[0] = *gone;
         journal_.append(removed);
       }
       digest_mismatches_.fetch_add(1, std::memory_order_relaxed);
     }
     statuses[i] = code(intact ? Status::kOk : Status::kDigestMismatch);
-    objects_.unhold(held.slot);
+    std::vector<ReadEntry> done(1);
+    done[0].slot = held.slot;
+    release_reads(done);
   }
   return statuses;
 }

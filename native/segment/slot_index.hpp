@@ -1,48 +1,67 @@
-// fingerprint -> slot: open addressing over a table sized once for all slots, so that it never grows or
-// rehashes. A bucket keeps 32 bits of a keyed hash beside the slot, so that a probe rarely looks elsewhere, and
-// nobody who chooses page keys can make many of them fall together. Not thread-safe.
+// fingerprint -> slot: open addressing with linear probing. A bucket keeps 32 bits of a keyed hash beside the slot: its
+// upper bits say where the bucket belongs, so that growing copies buckets in order and looks nowhere else, and all of
+// them together make a probe rarely look at a fingerprint. Not thread-safe.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <memory>
 
-#include "protocol/keyed_hash.hpp"
 #include "protocol/keys.hpp"
-#include "segment/slot_table.hpp"
+#include "segment/by_slot.hpp"
 
 namespace kvstore {
 
 class SlotIndex {
  public:
-  explicit SlotIndex(uint32_t slot_count);
+  // `fingerprints` says which one a slot has that is in the index, and outlives it.
+  explicit SlotIndex(const BySlot<Fingerprint>& fingerprints);
 
-  void prefetch(const Fingerprint& fp) const { __builtin_prefetch(&buckets_[home(fp)]); }
+  // `hash` is that of the fingerprint, the same in each call. A hint: any thread may give it at any time.
+  void prefetch(uint32_t hash) const {
+    const uintptr_t at = hint_.load(std::memory_order_relaxed);
+    __builtin_prefetch(reinterpret_cast<const void*>(
+        at + (hash >> hint_shift_.load(std::memory_order_relaxed)) * sizeof(Bucket)));
+  }
   // The slot of this fingerprint, or kNoSlot.
-  uint32_t find(const Fingerprint& fp) const;
-  // `slot` must be in [0, slot_count), not in the index, and neither may the fingerprint be: std::logic_error
-  // otherwise.
-  void insert(const Fingerprint& fp, uint32_t slot);
+  uint32_t find(const Fingerprint& fp, uint32_t hash) const { return buckets_[bucket_of(fp, hash)].slot; }
+  // Makes room for one more. Throws std::bad_alloc and changes nothing.
+  void reserve_one();
+  // Neither the slot nor its fingerprint may be in the index: std::logic_error where the fingerprint is. Room must
+  // have been made.
+  void insert(uint32_t slot, uint32_t hash);
   // False when the fingerprint is not there.
-  bool erase(const Fingerprint& fp);
+  bool erase(const Fingerprint& fp, uint32_t hash) noexcept;
 
-  const Fingerprint& fingerprint(uint32_t slot) const { return fingerprints_[slot]; }
   uint32_t size() const { return size_; }
 
  private:
   struct Bucket {
-    uint32_t tag = 0;
+    uint32_t hash = 0;
     uint32_t slot = kNoSlot;
   };
-  size_t home(const Fingerprint& fp) const { return static_cast<size_t>(hash_(fp)) & mask_; }
-  static uint32_t tag_of(uint64_t hash) { return static_cast<uint32_t>(hash >> 32); }
+  static constexpr unsigned kBitsMin = 4, kBitsMax = 30;
+  size_t bucket_count() const { return size_t{1} << bits_; }
+  size_t mask() const { return bucket_count() - 1; }
+  size_t home(uint32_t hash) const { return hash >> (32 - bits_); }
   // The bucket that holds it, or the empty one where its probe ends.
-  size_t bucket_of(const Fingerprint& fp, uint64_t hash) const;
+  size_t bucket_of(const Fingerprint& fp, uint32_t hash) const {
+    size_t at = home(hash);
+    while (buckets_[at].slot != kNoSlot &&
+           !(buckets_[at].hash == hash && (*fingerprints_)[buckets_[at].slot] == fp))
+      at = (at + 1) & mask();
+    return at;
+  }
+  void resize(unsigned bits);
+  void give_hint();
 
-  const KeyedHash hash_;
-  std::vector<Bucket> buckets_;
-  std::vector<Fingerprint> fingerprints_;  // by slot
-  size_t mask_;
+  const BySlot<Fingerprint>* fingerprints_;
+  unsigned bits_ = kBitsMin;
+  std::unique_ptr<Bucket[]> buckets_;
   uint32_t size_ = 0;
+  std::atomic<uintptr_t> hint_{0};
+  std::atomic<unsigned> hint_shift_{32 - kBitsMin};
 };
 
 }  // namespace kvstore

@@ -201,7 +201,6 @@ def test_a_secret_that_cannot_be_used_is_not_repeated(tmp_path: Path) -> None:
         ({"capacity": "99999999TiB"}, "a pool has 1.0 MiB to .*, not 99999999TiB"),
         ({"port": "70000"}, "less than or equal to 65535, not '70000'"),
         ({"port": "many"}, "valid integer.*, not 'many'"),
-        ({"high_watermark": "0.5", "low_watermark": "0.6"}, r"must not exceed .*\(--low-watermark; --high-"),
         ({"log_level": "loud"}, "'debug', 'info', 'warning' or 'error', not 'loud'"),
         ({"eviction_policy": "none"}, "'lru', not 'none'"),
         ({"lock_memory": "perhaps"}, "valid boolean.*, not 'perhaps'"),
@@ -232,7 +231,7 @@ def test_everything_that_is_wrong_with_a_file_is_said_at_once_each_with_its_line
         "  port: 1\n"
         "segment:\n"
         "  masters: [a:1, b:x]\n"
-        "  low_watermark: low\n"
+        "  pinned_fraction_max: low\n"
         "admin:\n"
         "  timeout_ms: {a: 1}\n"
         "  master: a:1\n"
@@ -244,7 +243,7 @@ def test_everything_that_is_wrong_with_a_file_is_said_at_once_each_with_its_line
         "4 master.grace",
         "5 segmnt",
         "8 segment.masters",
-        "9 segment.low_watermark",
+        "9 segment.pinned_fraction_max",
         "10 admin",
         "11 admin.timeout_ms",
     ]
@@ -261,7 +260,6 @@ def test_everything_that_is_wrong_with_a_file_is_said_at_once_each_with_its_line
         ("segment: 5\n", ":1: segment: segment consists of lines 'name: value'"),
         ("- a\n", "the file consists of lines 'name: value'"),
         ("segment:\n  port: 1\n  port: 2\n", "port is given twice"),
-        ("segment:\n  high_watermark: .5\n", r"must not exceed high_watermark \(0.5\) \(.*:2: segment.high"),
         ("a: &a [*a]\n", "no such section; the sections are master, segment, up, admin"),
         ("segment:\n  masters: &a [*a]\n", "needs one value"),
         ("segment: !!python/object:os.system {port: 1}\n", ""),
@@ -366,7 +364,6 @@ def test_the_bounds_of_a_number_are_accepted_and_what_lies_beyond_is_not(declare
 def what_must_fit(name: str) -> dict[str, str | None]:
     """Other settings that the bound of this one goes with."""
     return {
-        "low_watermark": {"high_watermark": "1"},
         "heartbeat_interval_ms": {"heartbeat_timeout_s": "120"},
     }.get(name, {})
 

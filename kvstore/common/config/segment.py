@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import field_validator
 
 from kvstore.common.capacity import check_capacity
 from kvstore.common.config.memory import check_pool_path, parse_nodes
@@ -74,13 +74,6 @@ class SegmentSettings(ServerSettings):
         group="Pool",
         kind="size|auto",
     )
-    object_bytes_min: int = setting(
-        8192,
-        "Expected smallest object: fixes how many slots the pool's table has (128 bytes each).",
-        group="Pool",
-        ge=64,
-        le=1 << 30,
-    )
     pool_path: str = setting(
         "auto",
         "File in memory that the pool is, so that its pages outlive this process; 'auto' for one of this segment in /dev/shm, or "
@@ -109,12 +102,6 @@ class SegmentSettings(ServerSettings):
     )
     eviction_policy: Literal["lru"] = setting(
         "lru", "Which objects go first when the pool is full.", group="Eviction"
-    )
-    high_watermark: float = setting(
-        0.95, "Share of the pool in use at which eviction begins.", group="Eviction", gt=0.0, le=1.0
-    )
-    low_watermark: float = setting(
-        0.90, "Share of the pool in use at which eviction ends.", group="Eviction", gt=0.0, le=1.0
     )
     pinned_fraction_max: float = setting(
         0.5, "Largest share of the pool that pins may hold.", group="Eviction", ge=0.0, le=1.0
@@ -162,11 +149,3 @@ class SegmentSettings(ServerSettings):
     @classmethod
     def _in_the_state_directory(cls, value: Any) -> Any:
         return state_directory("segment") if value is None else value
-
-    @model_validator(mode="after")
-    def _check_watermarks(self) -> SegmentSettings:
-        if self.low_watermark > self.high_watermark:
-            raise ValueError(
-                f"low_watermark ({self.low_watermark}) must not exceed high_watermark ({self.high_watermark})"
-            )
-        return self

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-# A segment's evictor keeps it below its high watermark (.95 by default, down to .90): one that is full never says
-# so by its bytes alone. Well below both, so that a batch on its way still fits.
+# Well below what a segment fills before it evicts, so that batches on their way, which their segment has not reported
+# yet, still fit.
 ROOM_SHARE = 0.85
-# Whoever has evicted this lately is full, whatever its watermarks are.
+# Whoever has evicted this lately is full, whatever its bytes say: what is pinned or in pieces is no room.
 EVICTING_S = 30.0
 
 

@@ -66,14 +66,21 @@ PullPieces read_pull_pieces(wire::Reader& reader, const PutRequest& put, bool wi
   return pieces;
 }
 
-PutTransfer::PutTransfer(SegmentStore& store, const PutRequest& put, const std::atomic<bool>& cancelled)
+PutTransfer::PutTransfer(SegmentStore& store, const PutRequest& put, const std::atomic<bool>& cancelled,
+                         PutBatch& batch)
     : store_(store),
       put_(put),
       cancelled_(cancelled),
+      batch_(batch),
       wait_left_(std::chrono::milliseconds(std::min(put.commit_timeout_ms, kCommitTimeoutMsMax))),
-      writes_(put.entry_count()) {}
+      writes_(put.entry_count()) {
+  batch_.begin_put();
+}
 
-PutTransfer::~PutTransfer() { store_.abandon_writes(writes_); }
+PutTransfer::~PutTransfer() {
+  store_.abandon_writes(writes_);
+  batch_.end_put(sealed_seq_);
+}
 
 uint32_t PutTransfer::reserve_window(uint32_t first) {
   const uint32_t n = put_.entry_count();
@@ -83,7 +90,7 @@ uint32_t PutTransfer::reserve_window(uint32_t first) {
     bytes += put_.length(end);
   // Only waiting counts: a slow transfer does not use up what its later windows may wait.
   const auto started = SegmentStore::Clock::now();
-  store_.reserve_writes(put_, first, end - first, started + wait_left_, cancelled_, writes_);
+  store_.reserve_writes(put_, first, end - first, started + wait_left_, cancelled_, writes_, &batch_);
   wait_left_ =
       std::max(wait_left_ - (SegmentStore::Clock::now() - started), SegmentStore::Clock::duration::zero());
   return end;
@@ -180,7 +187,7 @@ void PutTransfer::pull(RemoteMemory& memory, const PullPieces& pieces) {
   }
 }
 
-uint64_t PutTransfer::seal() { return store_.seal_writes(put_, writes_); }
+uint64_t PutTransfer::seal() { return sealed_seq_ = store_.seal_writes(put_, writes_); }
 
 SegmentStore::Statuses PutTransfer::statuses() const {
   SegmentStore::Statuses out(writes_.size());

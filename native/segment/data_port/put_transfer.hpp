@@ -34,8 +34,9 @@ PullPieces read_pull_pieces(wire::Reader& reader, const PutRequest& put, bool wi
 // One thread's, for one put.
 class PutTransfer {
  public:
-  // `cancelled` stops waiting for space. Everything referenced outlives the transfer.
-  PutTransfer(SegmentStore& store, const PutRequest& put, const std::atomic<bool>& cancelled);
+  // `cancelled` stops waiting for space. `batch`: what the put belongs to. Everything referenced outlives the transfer.
+  PutTransfer(SegmentStore& store, const PutRequest& put, const std::atomic<bool>& cancelled,
+              PutBatch& batch);
   ~PutTransfer();
   PutTransfer(const PutTransfer&) = delete;
   PutTransfer& operator=(const PutTransfer&) = delete;
@@ -61,6 +62,8 @@ class PutTransfer {
   SegmentStore& store_;
   const PutRequest& put_;
   const std::atomic<bool>& cancelled_;
+  PutBatch& batch_;
+  uint64_t sealed_seq_ = 0;
   SegmentStore::Clock::duration wait_left_;  // time that may still be spent waiting for space
   std::vector<WriteEntry> writes_;
 };

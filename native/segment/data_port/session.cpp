@@ -79,7 +79,11 @@ const OpTable::Handler& OpTable::at(uint8_t op) const {
 }
 
 ServerSession::ServerSession(SessionContext& context, int fd, bool is_unix)
-    : context_(context), store_(context.store), socket_(fd, is_unix), holds_(context.store) {}
+    : context_(context),
+      store_(context.store),
+      socket_(fd, is_unix),
+      holds_(context.store),
+      batch_(context.store) {}
 
 void ServerSession::run() noexcept {
   try {
@@ -282,7 +286,7 @@ void ServerSession::on_locate(wire::Reader& body) {
         .u64(read.generation)
         .u32(read.length)
         .u32(read.digest)
-        .u32(read.slot)
+        .u32(read.wire_slot)
         .u8(static_cast<uint8_t>(read.status))
         .u8(read.digest_alg)
         .u16(0);
@@ -329,6 +333,16 @@ bool ServerSession::wait_durable(uint64_t seq, uint32_t timeout_ms) {
   return false;
 }
 
+// A batch ends with its commit. Of one that is never committed nothing tells the end but that no run of it follows: where
+// commits are not usual, a batch whose next run is not here yet is taken to be over.
+void ServerSession::end_batch(bool commit_asked) noexcept {
+  if (commit_asked)
+    batch_.expect_commit();
+  else if (batch_.is_committed_later() || socket_.has_more())
+    return;
+  batch_.end();
+}
+
 void ServerSession::on_commit(wire::Reader& body) {
   const uint64_t seq = body.u64("journal_seq");
   const uint32_t commit_timeout_ms = body.u32("commit_timeout_ms");
@@ -336,7 +350,10 @@ void ServerSession::on_commit(wire::Reader& body) {
   if (seq > store_.journal().last_seq())
     throw WireError(Status::kBadRequest,
                     "journal number " + std::to_string(seq) + " was never given: this is another journal");
-  if (wait_durable(seq, commit_timeout_ms))
+  const bool durable = wait_durable(seq, commit_timeout_ms);
+  end_batch(true);
+  store_.end_batches_up_to(seq);
+  if (durable)
     send_reply(reply_body(Status::kOk));
   else
     reply_error(Status::kNotCommitted, kNotConfirmed);
@@ -349,18 +366,21 @@ void ServerSession::on_put(wire::Reader& body) {
     throw WireError(Status::kBadRequest, "payload of " + std::to_string(request_.payload_bytes) +
                                              " bytes, but lengths and digests make " +
                                              std::to_string(announced));
-  PutTransfer transfer(store_, put, context_.stopping);
+  PutTransfer transfer(store_, put, context_.stopping, batch_);
   transfer.receive(socket_);
   payload_taken_ = true;
   const uint64_t seq = transfer.seal();
-  reply_put(committed(put.ack_committed, seq, put.commit_timeout_ms), transfer.statuses(), seq);
+  const bool durable = committed(put.ack_committed, seq, put.commit_timeout_ms);
+  if (put.ack_committed) end_batch(true);
+  reply_put(durable, transfer.statuses(), seq);
+  if (!put.ack_committed) end_batch(false);
 }
 
 void ServerSession::on_pull(wire::Reader& body) {
   RemoteMemory* const remote = socket_.is_unix() ? nullptr : &require_remote_memory();
   const PutRequest put = read_put_request(body);
   const PullPieces pieces = read_pull_pieces(body, put, remote != nullptr || put.has_digests);
-  PutTransfer transfer(store_, put, context_.stopping);
+  PutTransfer transfer(store_, put, context_.stopping, batch_);
   if (remote != nullptr)
     transfer.pull(*remote, pieces);
   else
@@ -370,7 +390,10 @@ void ServerSession::on_pull(wire::Reader& body) {
   if (socket_.peer_has_closed())
     throw ConnectionEnded("the writer gave up while its memory was being copied");
   const uint64_t seq = transfer.seal();
-  reply_put(committed(put.ack_committed, seq, put.commit_timeout_ms), transfer.statuses(), seq);
+  const bool durable = committed(put.ack_committed, seq, put.commit_timeout_ms);
+  if (put.ack_committed) end_batch(true);
+  reply_put(durable, transfer.statuses(), seq);
+  if (!put.ack_committed) end_batch(false);
 }
 
 void ServerSession::on_remove(wire::Reader& body) {
@@ -423,7 +446,7 @@ void ServerSession::on_unpin(wire::Reader& body) { holds_.drop(body.u32("locate_
 void ServerSession::on_attach(wire::Reader&) {
   require_unix();
   wire::Writer reply = reply_body(Status::kOk);
-  reply.u64(store_.pool().map_bytes()).u64(0).u32(store_.slot_count()).u32(sizeof(SlotHeader));
+  reply.u64(store_.pool().map_bytes()).u64(0).u32(store_.wire_slots_end()).u32(sizeof(SlotHeader));
   reply.raw(store_.options().pool_id.data(), 16);
   send_reply(reply, {}, 0, store_.pool().read_only_fd());
 }

@@ -104,6 +104,7 @@ class ServerSession final : public ExtensionSession {
   void on_commit(wire::Reader& body);
   bool committed(bool wanted, uint64_t seq, uint32_t timeout_ms);
   bool wait_durable(uint64_t seq, uint32_t timeout_ms);
+  void end_batch(bool commit_asked) noexcept;
   void reply_put(bool durable, const SegmentStore::Statuses& statuses, uint64_t seq);
   void require_unix() const;
   RemoteMemory& require_remote_memory() const;
@@ -119,6 +120,7 @@ class ServerSession final : public ExtensionSession {
   ServerSocket socket_;
   std::atomic<bool> greeted_{false};
   SessionHolds holds_;
+  PutBatch batch_;  // that this connection is sending
   RegisteredBuffers buffers_;
   std::unique_ptr<SessionPart> part_;  // null until the client asks for it
   wire::Header request_;

@@ -196,6 +196,12 @@ bool ServerSocket::peer_has_closed() const {
   return ::poll(&item, 1, 0) > 0 && (item.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
+bool ServerSocket::has_more() const noexcept {
+  if (buffered_from_ < buffered_to_) return true;
+  pollfd item{fd_, POLLIN, 0};
+  return ::poll(&item, 1, 0) > 0;
+}
+
 int ServerSocket::take_descriptor() {
   if (descriptors_.empty()) return -1;
   const int fd = descriptors_.front();

@@ -43,6 +43,8 @@ class ServerSocket {
 
   // True when there is something to read (or an end to see), false at the deadline.
   bool wait_readable(Clock::time_point deadline, SocketCompanion* companion = nullptr);
+  // Whether something was read ahead, or is there to be read. Never blocks.
+  bool has_more() const noexcept;
   void read(void* to, size_t size, Clock::time_point deadline);
   // The same, but over at the deadline whatever trickles in: for peers that have not shown yet who they are.
   void read_in_time(void* to, size_t size, Clock::time_point deadline);

@@ -269,7 +269,6 @@ class TestSegment {
       : directory_(directory), index_(index) {
     options.capacity_bytes = capacity_bytes;
     options.pool_id.fill(pool_byte);
-    options.object_bytes_min = 4096;
     store_ = std::make_shared<SegmentStore>(options);
     server.tcp_host = "127.0.0.1";
     server.unix_path = unix_path;

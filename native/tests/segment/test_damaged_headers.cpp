@@ -49,8 +49,8 @@ struct Store {
   uint32_t slot_of(const std::string& name) {
     const auto* headers =
         reinterpret_cast<const SlotHeader*>(store.pool().base());  // finding it is no use of it
-    uint32_t slot = 0;
-    while (slot < store.slot_count() && !(headers[slot].hash == string_hash(name))) ++slot;
+    uint32_t slot = SlotTable::kFirstChunkOffset / sizeof(SlotHeader) + 1;
+    while (!(headers[slot].hash == string_hash(name))) ++slot;
     return slot;
   }
   void damage(uint32_t slot, const Damage& d) {
@@ -202,7 +202,7 @@ static void with_a_damaged_write(
       const std::vector<uint8_t> bytes = content(all[i], kLength);
       writes[i].digest = copy_crc32c(0, writes[i].data, bytes.data(), kLength);
     }
-    s.damage(writes[1].slot, damage);
+    s.damage(SlotTable::kFirstChunkOffset / sizeof(SlotHeader) + writes[1].slot, damage);
     end(s, put, writes);
     s.check_damage_is_counted();
     s.check_nothing_is_lost(damage.name);
@@ -234,7 +234,8 @@ TEST(a_free_slot_with_a_damaged_header_is_passed_over) {
   for (const Damage& damage : kDamages) {
     if (damage.byte > 15) continue;  // what a free header holds of the rest is nobody's
     SegmentStore store(small_store());
-    store.pool().base()[damage.byte] ^= damage.bit;  // slot 0: the next to be used
+    uint8_t* header = store.pool().base() + SlotTable::kFirstChunkOffset + sizeof(SlotHeader);
+    header[damage.byte] ^= damage.bit;  // the next to be used
     CHECK_EQ(put_one(store, "a", kLength), Status::kOk);
     CHECK_EQ(get_one(store, "a"), Status::kOk);
     CHECK_EQ(store.stats().at("damaged_slots"), uint64_t{1});

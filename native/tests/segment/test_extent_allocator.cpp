@@ -36,7 +36,7 @@ TEST(best_fit_takes_the_smallest_hole_that_is_large_enough) {
 }
 
 TEST(a_full_pool_says_so_and_freed_neighbours_become_one_again) {
-  ExtentAllocator extents(8 * kUnit + 100);
+  ExtentAllocator extents(8 * kUnit + kUnit / 2);
   std::vector<uint64_t> all;
   for (int i = 0; i < 8; ++i) all.push_back(take(extents, 1));
   CHECK(!extents.allocate(1));

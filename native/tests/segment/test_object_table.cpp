@@ -10,14 +10,17 @@
 
 using namespace kvstore;
 
-// Ten objects of 10 units each fill it.
+// Ten objects fill it.
 constexpr uint64_t kObject = 5120;
 
 struct Table {
   static constexpr uint32_t kSlots = 32;
-  static constexpr uint64_t kDataOffset = kSlots * sizeof(SlotHeader);
-  std::unique_ptr<uint8_t[]> memory{new uint8_t[kDataOffset + 10 * kObject]()};
-  ObjectTable objects{memory.get(), kDataOffset, 10 * kObject, kSlots, "lru", 5 * kObject};
+  static constexpr uint64_t kFirstChunk = (kSlots + 1) * sizeof(SlotHeader);
+  static constexpr uint64_t kDataOffset = SlotTable::kFirstChunkOffset + 64 * sizeof(SlotHeader);
+
+  explicit Table(uint64_t capacity = 10 * kObject, uint64_t pinned_bytes_max = 5 * kObject)
+      : memory(new uint8_t[kDataOffset + capacity]()),
+        objects(memory.get(), {kFirstChunk, kDataOffset, capacity, "lru", pinned_bytes_max, false}) {}
 
   static Key key(int i, const NamespaceId& ns = testing::kNs) {
     return {ns, 0, kWholeShard, string_hash(std::to_string(i))};
@@ -25,19 +28,37 @@ struct Table {
   static Fingerprint fp(const Key& key) {
     return fingerprint(fingerprint_salt(key.ns, key.pool, key.shard), key.hash.data());
   }
-  uint32_t add(int i, const NamespaceId& ns = testing::kNs) {
-    const uint32_t slot = objects.reserve(key(i, ns), kObject, 0, {});
-    if (slot != kNoSlot) objects.seal(slot, fp(key(i, ns)), 1, 0);
+  uint32_t add(int i, const NamespaceId& ns = testing::kNs, uint32_t length = kObject) {
+    const uint32_t slot = objects.reserve(key(i, ns), length, 0, {}).slot;
+    if (slot != kNoSlot) objects.seal(slot, fp(key(i, ns)), 1, 0, ++seq);
     return slot;
   }
   bool has(int i, const NamespaceId& ns = testing::kNs) const {
     return objects.find(fp(key(i, ns)), key(i, ns)) != kNoSlot;
   }
-  std::vector<JournalEntry> evict(uint64_t bytes, uint64_t now_ms = 1, uint32_t steps = 1000) {
+  void hold(int i) { CHECK(objects.shards().hold(fp(key(i)), key(i), 0).slot != kNoSlot); }
+  bool pin(int i, uint64_t now_ms, uint32_t pin_ms, const NamespaceId& ns = testing::kNs) {
+    const uint64_t before = objects.shards().pinned_bytes();
+    CHECK(objects.shards().pin(fp(key(i, ns)), key(i, ns), now_ms, pin_ms));
+    return objects.shards().pinned_bytes() > before;
+  }
+  bool unhold(uint32_t slot) {  // true: that freed its memory
+    if (objects.shards().unhold(slot) != ObjectShards::Left::kRemoved) return false;
+    objects.free_removed(slot);
+    return true;
+  }
+  std::vector<JournalEntry> evict(uint64_t bytes, uint64_t now_ms = 1, uint32_t steps = 1000,
+                                  uint32_t own_batch = 0) {
     std::vector<JournalEntry> removed;
-    objects.evict(bytes, steps, now_ms, removed);
+    last = objects.evict(bytes, steps, now_ms, own_batch, seq + 1, removed);
+    seq += removed.size();
     return removed;
   }
+
+  std::unique_ptr<uint8_t[]> memory;
+  ObjectTable objects;
+  ObjectTable::Evicted last;
+  uint64_t seq = 0;
 };
 
 // Another hash that has the same fingerprint as this one: the fold of all bytes can be undone.
@@ -55,7 +76,8 @@ static PageHash with_same_fingerprint(const PageHash& hash) {
 }
 
 TEST(a_slot_of_a_namespace_that_holds_none_is_refused_and_nothing_happens) {
-  NamespaceTable table(4);
+  NamespaceTable table(1);
+  table.add_chunk(0, 8);
   const NamespaceId held{1}, other{2};
   table.add(0, held);
   CHECK(!table.remove(0, other));
@@ -67,7 +89,7 @@ TEST(a_slot_of_a_namespace_that_holds_none_is_refused_and_nothing_happens) {
 
 TEST(what_is_being_written_is_not_found_and_gives_its_memory_back_when_abandoned) {
   Table t;
-  const uint32_t slot = t.objects.reserve(Table::key(1), kObject, 0, "its text");
+  const uint32_t slot = t.objects.reserve(Table::key(1), kObject, 0, "its text").slot;
   CHECK(slot != kNoSlot);
   CHECK(!t.has(1));
   CHECK(t.objects.used_bytes() > kObject);  // the text lies behind the bytes
@@ -93,10 +115,10 @@ TEST(sealed_objects_are_found_by_their_whole_key_only) {
 TEST(of_two_writers_of_one_object_the_second_seals_nothing_and_gives_its_memory_back) {
   Table t;
   const Key key = Table::key(1);
-  const uint32_t first = t.objects.reserve(key, kObject, 0, {});
-  const uint32_t second = t.objects.reserve(key, kObject, 0, {});
-  CHECK(t.objects.seal(first, Table::fp(key), 1, 0).has_value());
-  CHECK(!t.objects.seal(second, Table::fp(key), 1, 0).has_value());
+  const uint32_t first = t.objects.reserve(key, kObject, 0, {}).slot;
+  const uint32_t second = t.objects.reserve(key, kObject, 0, {}).slot;
+  CHECK(t.objects.seal(first, Table::fp(key), 1, 0, 1).has_value());
+  CHECK(!t.objects.seal(second, Table::fp(key), 1, 0, 2).has_value());
   CHECK_EQ(t.objects.find(Table::fp(key), key), first);
   CHECK_EQ(t.objects.used_bytes(), kObject);
   CHECK_EQ(t.objects.misuse_count(), uint64_t{1});
@@ -106,7 +128,7 @@ TEST(eviction_takes_the_least_recently_used_first) {
   Table t;
   for (int i = 0; i < 10; ++i) t.add(i);
   CHECK_EQ(t.add(10), kNoSlot);
-  t.objects.use(t.objects.occupant(Table::fp(Table::key(0))));
+  t.objects.use(t.objects.occupant(Table::fp(Table::key(0))), Table::fp(Table::key(0)));
   const auto removed = t.evict(2 * kObject);
   CHECK_EQ(removed.size(), size_t{2});
   CHECK(removed[0].op == JournalOp::kRemove && removed[0].fp == Table::fp(Table::key(1)) &&
@@ -119,11 +141,11 @@ TEST(pinned_objects_and_ones_being_read_are_never_evicted) {
   Table t;
   std::vector<uint32_t> slots;
   for (int i = 0; i < 10; ++i) slots.push_back(t.add(i));
-  for (int i = 0; i < 4; ++i) CHECK(t.objects.pin(slots[i], 1, 1000));
-  for (int i = 4; i < 8; ++i) t.objects.hold(slots[i]);
+  for (int i = 0; i < 4; ++i) CHECK(t.pin(i, 1, 1000));
+  for (int i = 4; i < 8; ++i) t.hold(i);
   CHECK_EQ(t.evict(100 * kObject).size(), size_t{2});
   for (int i = 0; i < 8; ++i) CHECK(t.has(i));
-  for (int i = 4; i < 8; ++i) CHECK(!t.objects.unhold(slots[i]));
+  for (int i = 4; i < 8; ++i) CHECK(!t.unhold(slots[i]));
   CHECK_EQ(t.evict(100 * kObject, 1000).size(), size_t{4});  // readers left, pins run to 1001
   CHECK_EQ(t.evict(100 * kObject, 1001).size(), size_t{4});
   CHECK_EQ(t.objects.used_bytes(), uint64_t{0});
@@ -133,7 +155,7 @@ TEST(a_bounded_scan_gets_past_pinned_objects_in_the_end) {
   Table t;
   std::vector<uint32_t> slots;
   for (int i = 0; i < 10; ++i) slots.push_back(t.add(i));
-  for (int i = 0; i < 5; ++i) t.objects.pin(slots[i], 1, 1000);
+  for (int i = 0; i < 5; ++i) t.pin(i, 1, 1000);
   CHECK_EQ(t.evict(kObject, 1, 3).size(), size_t{0});
   CHECK_EQ(t.evict(kObject, 1, 3).size(), size_t{1});
 }
@@ -141,29 +163,29 @@ TEST(a_bounded_scan_gets_past_pinned_objects_in_the_end) {
 TEST(a_removed_object_keeps_its_bytes_until_its_last_reader_leaves) {
   Table t;
   const uint32_t slot = t.add(1);
-  t.objects.hold(slot);
-  t.objects.hold(slot);
+  t.hold(1);
+  t.hold(1);
   const uint64_t generation = t.objects.header(slot).generation.load();
-  CHECK(t.objects.remove(slot).op == JournalOp::kRemove);
+  CHECK(t.objects.remove(slot, 2).op == JournalOp::kRemove);
   CHECK(!t.has(1));
-  CHECK(!t.objects.unhold(slot));
+  CHECK(!t.unhold(slot));
   CHECK_EQ(t.objects.header(slot).generation.load(), generation);
   CHECK_EQ(t.objects.used_bytes(), kObject);
-  CHECK(t.objects.unhold(slot));
+  CHECK(t.unhold(slot));
   CHECK_EQ(t.objects.used_bytes(), uint64_t{0});
   CHECK(t.objects.header(slot).generation.load() > generation);
-  CHECK(!t.objects.unhold(slot));
+  CHECK(!t.unhold(slot));
   CHECK_EQ(t.objects.misuse_count(), uint64_t{1});
 }
 
 TEST(a_quarantined_slot_is_not_found_and_its_memory_never_comes_back) {
   Table t;
   const uint32_t slot = t.add(1);
-  t.objects.hold(slot);
-  const auto removed = t.objects.quarantine(slot);
+  t.hold(1);
+  const auto removed = t.objects.quarantine(slot, 2);
   CHECK(removed && removed->op == JournalOp::kRemove && removed->fp == Table::fp(Table::key(1)));
-  CHECK(!t.objects.quarantine(slot));
-  t.objects.unhold(slot);
+  CHECK(!t.objects.quarantine(slot, 2));
+  t.unhold(slot);
   CHECK(!t.has(1));
   CHECK_EQ(t.objects.header(slot).state, SlotState::kQuarantined);
   t.evict(100 * kObject);
@@ -177,42 +199,45 @@ TEST(objects_of_retired_namespaces_go_first_whatever_pins_they_have) {
   Table t;
   const NamespaceId old{'o'};
   for (int i = 0; i < 3; ++i) t.add(i);
-  for (int i = 3; i < 6; ++i) t.objects.pin(t.add(i, old), 1, 60000);
+  for (int i = 3; i < 6; ++i) {
+    t.add(i, old);
+    t.pin(i, 1, 60000, old);
+  }
   t.objects.retire(old);
   std::vector<JournalEntry> listed;
-  CHECK_EQ(t.objects.list(0, t.objects.slots_used_end(), 100, listed), t.objects.slots_used_end());
+  CHECK_EQ(t.objects.list(0, t.objects.slots_end(), 100, listed), t.objects.slots_end());
   CHECK_EQ(listed.size(), size_t{3});
   const auto removed = t.evict(3 * kObject);
   CHECK_EQ(removed.size(), size_t{3});
   for (const JournalEntry& e : removed) CHECK(e.ns == old);
   for (int i = 0; i < 3; ++i) CHECK(t.has(i));
-  CHECK_EQ(t.objects.pinned_bytes(1), uint64_t{0});
+  CHECK_EQ(t.objects.shards().pinned_bytes(), uint64_t{0});
 }
 
 TEST(objects_are_listed_in_slot_order_from_any_slot_and_no_more_than_asked_for) {
   Table t;
   std::vector<uint32_t> slots;
   for (int i = 0; i < 5; ++i) slots.push_back(t.add(i));
-  t.objects.remove(slots[2]);
-  CHECK_EQ(t.objects.slots_used_end(), slots[4] + 1);
+  t.objects.remove(slots[2], 6);
   std::vector<JournalEntry> listed;
-  const uint32_t next = t.objects.list(0, t.objects.slots_used_end(), 3, listed);
+  const uint32_t next = t.objects.list(0, t.objects.slots_end(), 3, listed);
   CHECK_EQ(next, slots[3] + 1);
   CHECK_EQ(listed.size(), size_t{3});
   CHECK(listed[2].fp == Table::fp(Table::key(3)) && listed[2].op == JournalOp::kAdd);
-  CHECK_EQ(t.objects.list(next, t.objects.slots_used_end(), 100, listed), t.objects.slots_used_end());
+  CHECK_EQ(t.objects.list(next, t.objects.slots_end(), 100, listed), t.objects.slots_end());
   CHECK_EQ(listed.size(), size_t{4});
   CHECK_EQ(t.objects.list(5, 5, 100, listed), 5u);
 }
 
 TEST(only_so_many_retired_namespaces_are_remembered_and_current_ones_come_back) {
-  NamespaceTable table(4);
+  NamespaceTable table(1);
+  table.add_chunk(0, 8);
   const auto ns = [](uint32_t i) {
     NamespaceId id{};
     std::memcpy(id.data(), &i, sizeof(i));
     return id;
   };
-  for (uint32_t i = 0; i < NamespaceTable::kRetiredMax + 3; ++i) table.retire(ns(i));
+  for (uint32_t i = 0; i < RetiredNamespaces::kRetiredMax + 3; ++i) table.retire(ns(i));
   CHECK(!table.is_retired(ns(2)) && table.is_retired(ns(3)));
   table.add(0, ns(900000));
   table.add(1, ns(900001));
@@ -225,20 +250,6 @@ TEST(only_so_many_retired_namespaces_are_remembered_and_current_ones_come_back) 
   table.set_current({ns(900000), ns(900001)}, {});  // what is not known is left as it is
   CHECK(!table.is_retired(ns(900002)));
   CHECK_EQ(table.retired_slot(), kNoSlot);
-}
-
-TEST(slots_run_out_like_bytes_do) {
-  Table t;
-  std::vector<uint32_t> small;
-  for (uint32_t i = 0; i < Table::kSlots; ++i) {
-    const uint32_t slot = t.objects.reserve(Table::key(static_cast<int>(i)), 1, 0, {});
-    CHECK(slot != kNoSlot);
-    small.push_back(slot);
-  }
-  CHECK_EQ(t.objects.reserve(Table::key(99), 1, 0, {}), kNoSlot);
-  CHECK(t.objects.is_fuller_than(0.95));
-  for (const uint32_t slot : small) t.objects.abandon(slot);
-  CHECK_EQ(t.objects.slots_free(), Table::kSlots);
 }
 
 TEST_MAIN()

@@ -5,33 +5,37 @@
 #include "check.hpp"
 #include "segment/pin_table.hpp"
 
+using kvstore::PinBudget;
 using kvstore::PinTable;
 
 TEST(a_pin_lasts_to_its_deadline_and_gives_its_bytes_back) {
-  PinTable pins(8, 1000);
+  PinBudget budget(1000);
+  PinTable pins(budget);
   CHECK(pins.pin(3, 400, 1000, 500));
   CHECK(pins.is_pinned(3, 1499));
   CHECK(!pins.is_pinned(3, 1500));
-  CHECK_EQ(pins.pinned_bytes(), uint64_t{400});
-  pins.expire(1500 + 128);  // within two ticks of the wheel
-  CHECK_EQ(pins.pinned_bytes(), uint64_t{0});
+  CHECK_EQ(budget.pinned_bytes(), uint64_t{400});
+  pins.expire(1500 + 2 * PinTable::kTickMs);  // within two ticks of the wheel
+  CHECK_EQ(budget.pinned_bytes(), uint64_t{0});
 }
 
 TEST(a_pin_is_prolonged_and_never_shortened_or_counted_twice) {
-  PinTable pins(8, 1000);
+  PinBudget budget(1000);
+  PinTable pins(budget);
   CHECK(pins.pin(1, 600, 1000, 500));
   CHECK(pins.pin(1, 600, 1100, 5000));
   CHECK(pins.pin(1, 600, 1200, 10));
-  CHECK_EQ(pins.pinned_bytes(), uint64_t{600});
+  CHECK_EQ(budget.pinned_bytes(), uint64_t{600});
   pins.expire(3000);
   CHECK(pins.is_pinned(1, 6099));
-  CHECK_EQ(pins.pinned_bytes(), uint64_t{600});
-  pins.expire(6300);
-  CHECK_EQ(pins.pinned_bytes(), uint64_t{0});
+  CHECK_EQ(budget.pinned_bytes(), uint64_t{600});
+  pins.expire(6100 + 2 * PinTable::kTickMs);
+  CHECK_EQ(budget.pinned_bytes(), uint64_t{0});
 }
 
 TEST(the_budget_bounds_what_is_pinned) {
-  PinTable pins(8, 1000);
+  PinBudget budget(1000);
+  PinTable pins(budget);
   CHECK(pins.pin(0, 700, 1, 1000));
   CHECK(!pins.pin(1, 301, 1, 1000));
   CHECK(!pins.is_pinned(1, 1));
@@ -40,11 +44,23 @@ TEST(the_budget_bounds_what_is_pinned) {
   CHECK(pins.pin(1, 301, 1, 1000));
 }
 
+TEST(tables_that_share_a_budget_can_pin_no_more_than_it_together) {
+  PinBudget budget(1000);
+  PinTable one(budget), other(budget);
+  CHECK(one.pin(1, 700, 1, 1000));
+  CHECK(!other.pin(1, 301, 1, 1000));
+  CHECK(other.pin(1, 300, 1, 1000));
+  one.expire(1001 + 2 * PinTable::kTickMs);
+  CHECK_EQ(budget.pinned_bytes(), uint64_t{300});
+  CHECK(one.pin(2, 700, 2000, 1000));
+}
+
 TEST(random_traffic_agrees_with_a_map_of_deadlines) {
   const unsigned seed = std::random_device{}();
   std::fprintf(stderr, "seed %u\n", seed);
   std::mt19937 rng(seed);
-  PinTable pins(64, 64 * 10);
+  PinBudget budget(64 * 10);
+  PinTable pins(budget);
   std::map<uint32_t, uint64_t> deadlines;
   uint64_t now = 1;
   for (int step = 0; step < 30000; ++step) {
@@ -62,10 +78,11 @@ TEST(random_traffic_agrees_with_a_map_of_deadlines) {
     for (const auto& [s, deadline] : deadlines) {
       CHECK_EQ(pins.is_pinned(s, now), deadline > now);
       live += deadline > now;
-      lingering += deadline + 200 > now;  // the wheel may give bytes back up to two ticks late
+      lingering +=
+          deadline + 2 * PinTable::kTickMs + 1 > now;  // the wheel may give bytes back up to two ticks late
     }
     pins.expire(now);
-    CHECK(pins.pinned_bytes() >= 10 * live && pins.pinned_bytes() <= 10 * lingering);
+    CHECK(budget.pinned_bytes() >= 10 * live && budget.pinned_bytes() <= 10 * lingering);
   }
 }
 

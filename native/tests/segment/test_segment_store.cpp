@@ -206,24 +206,31 @@ TEST(three_times_the_capacity_with_readers_refuses_nothing_and_never_serves_a_wr
   CHECK_EQ(get_one(store, "last"), Status::kOk);
 }
 
-TEST(the_evictor_brings_the_pool_under_the_low_watermark_by_itself) {
+TEST(the_evictor_keeps_as_much_free_ahead_of_need_as_it_is_told_and_no_more) {
   SegmentStoreOptions options = small_store(1 << 20);
-  options.high_watermark = 0.8;
-  options.low_watermark = 0.5;
+  options.free_ahead_bytes = options.capacity_bytes / 4;
   SegmentStore store(options);
-  for (int i = 0; i < 17; ++i) CHECK_EQ(put_one(store, std::to_string(i), 50000), Status::kOk);
-  const auto deadline = SegmentStore::Clock::now() + std::chrono::seconds(10);
-  while (store.stats().at("used_bytes") > options.capacity_bytes / 2 && SegmentStore::Clock::now() < deadline)
+  for (int i = 0; i < 20; ++i) CHECK_EQ(put_one(store, std::to_string(i), 50000), Status::kOk);
+  const auto deadline = SegmentStore::Clock::now() + std::chrono::seconds(60);
+  const uint64_t used_max = options.capacity_bytes - options.free_ahead_bytes;
+  while (store.stats().at("used_bytes") > used_max && SegmentStore::Clock::now() < deadline)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  CHECK(store.stats().at("used_bytes") <= options.capacity_bytes / 2);
-  CHECK(store.stats().at("used_bytes") > options.capacity_bytes / 3);
-  CHECK_EQ(get_one(store, "16"), Status::kOk);
+  CHECK(store.stats().at("used_bytes") <= used_max);
+  // One step may free an eighth of the reserve, and one object, more than it takes.
+  CHECK(store.stats().at("used_bytes") > used_max - options.free_ahead_bytes / 8 - 2 * 50000);
+  CHECK_EQ(get_one(store, "19"), Status::kOk);
   CHECK_EQ(get_one(store, "0"), Status::kMiss);
+}
+
+TEST(a_pool_is_filled_but_for_a_small_reserve) {
+  SegmentStore store(small_store(8 << 20));
+  for (int i = 0; i < 4000; ++i) CHECK_EQ(put_one(store, std::to_string(i), 4096), Status::kOk);
+  CHECK(store.stats().at("used_bytes") >= uint64_t{8 << 20} / 100 * 98);
 }
 
 TEST(of_a_batch_the_tail_is_evicted_before_the_head) {
   SegmentStoreOptions options = small_store(1 << 20);
-  options.high_watermark = options.low_watermark = 1;
+  options.free_ahead_bytes = 0;
   SegmentStore store(options);
   std::vector<std::string> names;
   for (int i = 0; i < 8; ++i) names.push_back(std::to_string(i));
@@ -240,7 +247,7 @@ TEST(of_a_batch_the_tail_is_evicted_before_the_head) {
 
 TEST(a_writer_waits_for_a_reader_to_leave_and_then_gets_the_space) {
   SegmentStoreOptions options = small_store(1 << 20);
-  options.high_watermark = options.low_watermark = 1;
+  options.free_ahead_bytes = 0;
   SegmentStore store(options);
   CHECK_EQ(put_one(store, "old", 900000), Status::kOk);
   const Keys keys({"old"});
@@ -255,7 +262,7 @@ TEST(a_writer_waits_for_a_reader_to_leave_and_then_gets_the_space) {
 
 TEST(a_writer_that_is_given_up_does_not_wait_for_space) {
   SegmentStoreOptions options = small_store(1 << 20);
-  options.high_watermark = options.low_watermark = 1;
+  options.free_ahead_bytes = 0;
   SegmentStore store(options);
   CHECK_EQ(put_one(store, "old", 900000), Status::kOk);
   const Keys old({"old"}), keys({"new"});
@@ -382,7 +389,7 @@ TEST(abandoned_writes_leave_nothing_behind) {
   const Put put(keys, 4000);
   std::vector<WriteEntry> writes(2);
   store.reserve_writes(put.request(), 0, 2, SegmentStore::Clock::now(), kNever, writes);
-  CHECK_EQ(store.stats().at("used_bytes"), uint64_t{8192});
+  CHECK_EQ(store.stats().at("used_bytes"), 2 * ExtentAllocator::rounded(4000));
   CHECK_EQ(store.stats().at("object_count"), uint64_t{0});
   store.abandon_writes(writes);
   CHECK_EQ(store.stats().at("used_bytes"), uint64_t{0});
@@ -425,7 +432,7 @@ TEST(bad_options_are_named) {
   options.eviction_policy = "none such";
   CHECK_THROWS(SegmentStore{options}, std::invalid_argument);
   options = small_store();
-  options.low_watermark = 0.99;
+  options.free_ahead_bytes = options.capacity_bytes;
   CHECK_THROWS(SegmentStore{options}, std::invalid_argument);
   options = small_store(0);
   CHECK_THROWS(SegmentStore{options}, std::invalid_argument);

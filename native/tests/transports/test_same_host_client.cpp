@@ -233,7 +233,7 @@ TEST(a_writer_that_is_gone_when_its_pull_has_been_copied_has_stored_nothing) {
   Fixture f;
   const std::string path = socket_path();
   SegmentStoreOptions only_on_demand;
-  only_on_demand.high_watermark = only_on_demand.low_watermark = 1;
+  only_on_demand.free_ahead_bytes = 0;
   TestSegment segment(f.directory, 0, 1, path, 4u << 20, {}, only_on_demand);
   constexpr uint32_t kBytes = 512u << 10;
   DataClient reader(path);

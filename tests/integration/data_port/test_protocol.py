@@ -212,11 +212,11 @@ def test_an_address_that_cannot_be_had_is_named(
 
 def test_a_pool_that_cannot_be_had_names_the_limit() -> None:
     with pytest.raises(MemoryError, match="capacity_bytes"):
-        make_store(1 << 50, object_bytes_min=1 << 30)
+        make_store(1 << 50)
     with pytest.raises(ValueError, match="lru"):
         make_store(eviction_policy="none such")
-    with pytest.raises(ValueError, match="watermark"):
-        make_store(low_watermark=0.9, high_watermark=0.5)
+    with pytest.raises(ValueError, match="free_ahead_bytes"):
+        make_store(free_ahead_bytes=1 << 60)
 
 
 def test_readers_get_right_bytes_or_a_miss_while_writers_overrun_the_pool() -> None:

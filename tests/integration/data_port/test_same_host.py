@@ -44,7 +44,7 @@ def attach(peer: Peer) -> tuple[mmap.mmap, int, int]:
     reply = peer.call(ATTACH, b"")
     map_bytes, table_offset, slot_count, slot_bytes, pool_id = struct.unpack("<QQII16s", reply.fields)
     (descriptor,) = reply.descriptors
-    assert (slot_count, slot_bytes, pool_id) == (2048, 128, POOL_ID)
+    assert (slot_count, slot_bytes, pool_id) == (map_bytes // 128, 128, POOL_ID)
     with pytest.raises(PermissionError):
         mmap.mmap(descriptor, map_bytes)
     pool = mmap.mmap(descriptor, map_bytes, prot=mmap.PROT_READ)

@@ -1,0 +1,217 @@
+// Room for what is written: eviction by need and a little ahead of it, windows for what no extent is long enough for,
+// and waiting for those who may leave some.
+#include <algorithm>
+
+#include "segment/segment_store.hpp"
+
+namespace kvstore {
+namespace {
+
+constexpr uint32_t kEvictSteps = 1024;  // objects looked at in one critical section: well under a millisecond
+constexpr auto kEvictorPause = std::chrono::milliseconds(20);  // after a round that could free nothing
+// What a put makes free for its later entries while it is at it.
+constexpr uint64_t kAheadMax = 4ull << 20;
+// Small objects may go in the order of the policy, without an extent getting long enough, up to this share of the pool;
+// then a window is looked for.
+constexpr uint64_t kLooseShare = 64;
+constexpr uint64_t kLargeBytes = 1ull << 20;
+constexpr int kWindowTries = 3;
+
+}  // namespace
+
+void SegmentStore::journal_evicted(const std::vector<JournalEntry>& removed, uint64_t freed_bytes) {
+  if (!removed.empty()) journal_.append(removed);
+  evicted_objects_.fetch_add(removed.size(), std::memory_order_relaxed);
+  evicted_bytes_.fetch_add(freed_bytes, std::memory_order_relaxed);
+}
+
+void SegmentStore::space_came() noexcept {
+  ++space_freed_count_;
+  if (space_waiters_.load() > 0) space_freed_.notify_all();
+}
+
+void SegmentStore::give_way() {
+  mutex_.unlock();
+  mutex_.lock();
+}
+
+void SegmentStore::rank_uses() noexcept {
+  uses_.take(ranked_uses_);
+  for (const UseQueue::Use& use : ranked_uses_) objects_.use(use.slot, use.fp);
+}
+
+void SegmentStore::note_uses(const std::vector<UseQueue::Use>& uses) {
+  if (uses.empty()) return;
+  const size_t waiting = uses_.push(uses);
+  if (waiting >= UseQueue::kMax) {
+    const MutexLock lock(mutex_);
+    rank_uses();
+  } else if (waiting >= UseQueue::kSoon && mutex_.try_lock()) {
+    rank_uses();
+    mutex_.unlock();
+  }
+}
+
+ObjectTable::Evicted SegmentStore::evict_step(uint64_t wanted_bytes, uint32_t own_batch) {
+  rank_uses();
+  std::vector<JournalEntry> removed;
+  const ObjectTable::Evicted done =
+      objects_.evict(wanted_bytes, kEvictSteps, now_ms(), own_batch, journal_.last_seq() + 1, removed);
+  journal_evicted(removed, done.freed_bytes);
+  if (done.freed_bytes > 0) space_came();
+  return done;
+}
+
+ObjectTable::Evicted SegmentStore::evict_locked(uint64_t wanted_bytes, uint32_t own_batch) {
+  ObjectTable::Evicted all;
+  // One look at each object is enough: what was pinned a moment ago still is.
+  for (uint64_t looked_at = 0; all.freed_bytes < wanted_bytes && looked_at <= objects_.object_count();) {
+    const ObjectTable::Evicted step = evict_step(wanted_bytes - all.freed_bytes, own_batch);
+    all.freed_bytes += step.freed_bytes;
+    all.blocked += step.blocked;
+    all.exhausted = step.exhausted;
+    looked_at += std::max(step.looked_at, 1u);
+    if (step.exhausted) break;
+    if (all.freed_bytes < wanted_bytes) give_way();
+  }
+  return all;
+}
+
+uint64_t SegmentStore::evict_bytes(uint64_t wanted_bytes) {
+  const MutexLock lock(mutex_);
+  return evict_locked(wanted_bytes, 0).freed_bytes;
+}
+
+bool SegmentStore::may_free_later(const ObjectTable::Evicted& seen, const Wait& wait) const {
+  return seen.blocked > 0 || objects_.writing_count() > wait.own_writes || objects_.removed_held_count() > 0;
+}
+
+SegmentStore::Room SegmentStore::make_window(uint64_t size_bytes, const Wait& wait) {
+  Room room = Room::kNever;
+  uint64_t lost_bytes = 0;
+  for (int tries = 0; tries < kWindowTries && lost_bytes <= 2 * size_bytes; ++tries) {
+    rank_uses();
+    ObjectTable::WindowSearch search;
+    search.size_bytes = size_bytes;
+    while (!objects_.search_window(search, now_ms())) {
+      give_way();
+      if (is_over(wait)) return Room::kLater;
+    }
+    if (!search.best) {
+      ObjectTable::Evicted seen;
+      seen.blocked = search.blocked;
+      return may_free_later(seen, wait) ? Room::kLater : room;
+    }
+    room = Room::kLater;
+    for (ObjectTable::Window window = *search.best;;) {
+      std::vector<JournalEntry> removed;
+      const uint64_t used_before = objects_.used_bytes(), cleared_before = window.cleared;
+      const ObjectTable::Cleared step =
+          objects_.clear_window(window, now_ms(), journal_.last_seq() + 1, removed);
+      // What is cleared counts as used until the window is done.
+      const uint64_t kept = window.cleared > cleared_before ? window.cleared - cleared_before : 0;
+      const uint64_t used_now = objects_.used_bytes();
+      const uint64_t freed = used_before + kept > used_now ? used_before + kept - used_now : 0;
+      journal_evicted(removed, removed.empty() ? 0 : freed);
+      lost_bytes += removed.empty() ? 0 : freed;
+      if (step == ObjectTable::Cleared::kDone) return Room::kMade;
+      if (step == ObjectTable::Cleared::kLost) {
+        space_came();
+        break;
+      }
+      give_way();
+      if (is_over(wait)) {
+        objects_.give_up(window);
+        space_came();
+        return Room::kLater;
+      }
+    }
+  }
+  return room;
+}
+
+SegmentStore::Room SegmentStore::make_room(ObjectTable::Short lacking, uint64_t size_bytes,
+                                           uint64_t ahead_bytes, const Wait& wait) {
+  const uint32_t own_batch = wait.batch == nullptr ? 0 : wait.batch->id();
+  if (lacking == ObjectTable::Short::kSlots) {
+    // Each object that goes leaves a slot. Where many bytes lie free for the want of slots a chunk of them is worth
+    // its window.
+    if (objects_.free_bytes() >= 2 * size_bytes && make_window(size_bytes, wait) == Room::kMade)
+      return Room::kMade;
+    const ObjectTable::Evicted done = evict_locked(1, own_batch);
+    if (done.freed_bytes > 0) return Room::kMade;
+    return may_free_later(done, wait) ? Room::kLater : Room::kNever;
+  }
+  const uint64_t loose =
+      size_bytes >= kLargeBytes ? 0 : std::min(objects_.capacity_bytes() / kLooseShare, 16 * size_bytes);
+  ObjectTable::Evicted done;
+  while (objects_.largest_free_bytes() < size_bytes && objects_.free_bytes() < size_bytes + loose) {
+    const uint64_t short_bytes = size_bytes + loose - objects_.free_bytes();
+    const uint64_t wanted = std::max(std::min(size_bytes, short_bytes), std::min(ahead_bytes, kAheadMax));
+    done = evict_locked(wanted, own_batch);
+    if (done.freed_bytes == 0) break;
+  }
+  if (objects_.largest_free_bytes() >= size_bytes) return Room::kMade;
+  const Room window = make_window(size_bytes, wait);
+  if (window != Room::kNever) return window;
+  return may_free_later(done, wait) ? Room::kLater : Room::kNever;
+}
+
+void SegmentStore::run_evictor() {
+  MutexLock lock(mutex_);
+  while (!closed_.load()) {
+    while (!closed_.load() && !wants_free_ahead()) evict_wanted_.wait(mutex_);
+    bool progress = true;
+    while (!closed_.load() && progress && wants_free_ahead()) {
+      try {
+        // A little at a time, so that writers and readers get the lock in between.
+        progress = evict_step(std::max<uint64_t>(free_ahead_bytes_ / 8, ExtentAllocator::kUnitBytes), 0)
+                       .freed_bytes > 0;
+      } catch (const std::exception&) {
+        evictor_errors_.fetch_add(1, std::memory_order_relaxed);
+        progress = false;
+      }
+      lock.unlock();
+      lock.lock();
+    }
+    if (closed_.load() || progress) continue;
+    const auto pause_end = Clock::now() + kEvictorPause;
+    while (!closed_.load() && evict_wanted_.wait_until(mutex_, pause_end) == std::cv_status::no_timeout) {
+    }
+  }
+}
+
+// ---- batches of puts
+
+void PutBatch::begin_put() {
+  const MutexLock lock(store_.mutex_);
+  const uint64_t now = SegmentStore::now_ms();
+  PutBatches& batches = store_.objects_.batches();
+  batches.expire(now);
+  if (batches.begin_request(id_, now)) return;
+  if (id_ != 0) is_committed_later_ = true;  // somebody else's commit has ended it
+  id_ = batches.open(now);
+  batches.begin_request(id_, now);
+  refused_bytes_ = UINT64_MAX;
+}
+
+void PutBatch::end_put(uint64_t seq) noexcept {
+  const MutexLock lock(store_.mutex_);
+  store_.objects_.batches().end_request(id_, seq, SegmentStore::now_ms());
+}
+
+void PutBatch::end() noexcept {
+  if (id_ == 0) return;
+  const MutexLock lock(store_.mutex_);
+  store_.objects_.batches().close(id_);
+  store_.space_came();
+  id_ = 0;
+}
+
+void SegmentStore::end_batches_up_to(uint64_t seq) {
+  const MutexLock lock(mutex_);
+  objects_.batches().close_up_to(seq);
+  space_came();
+}
+
+}  // namespace kvstore
