@@ -140,6 +140,10 @@ class ObjectTable {
   void give_up(Window& window) noexcept;
   uint64_t chunk_bytes() const { return chunk_bytes_; }
 
+  // Where many slots lie free: looks at one chunk of them, and where few and small objects are all that keeps it removes
+  // those, so that it is given back.
+  void drain_chunk(uint64_t now_ms, uint64_t seq, std::vector<JournalEntry>& removed) noexcept;
+
   void retire(const NamespaceId& ns) { namespaces_.retire(ns); }
   void set_current(const std::vector<NamespaceId>& current, const std::vector<NamespaceId>& known) {
     namespaces_.set_current(current, known);
@@ -151,7 +155,7 @@ class ObjectTable {
   bool adopt_next_chunk();
   // Slots of all chunks that are there: those of chunk c are slot_at(c, 1) .. slot_at(c, places - 1).
   const SlotTable& slot_table() const { return slots_; }
-  // Takes a sealed object over as it lies, in the order in which they are to be ranked (by seq), not journalled. False:
+  // Takes a sealed object over as it lies, whose bytes its digest was compared with, in the order in which they are to be ranked (by seq), not journalled. False:
   // its header contradicts itself or what was taken over before; the slot is as good as free.
   bool adopt(uint32_t slot, const Fingerprint& fp, Keep keep = Keep::kNormal);
   // Whatever slots were not adopted are free from now on.
@@ -221,6 +225,7 @@ class ObjectTable {
   std::unique_ptr<EvictionPolicy> policy_;
   std::vector<FreeSlots> free_slots_;          // by chunk
   std::set<uint32_t> chunks_with_free_slots_;  // the lowest is used first, so that the upper ones get free
+  uint32_t drain_hand_ = 0;                    // the chunk that was looked at last
   uint64_t window_hand_ = 0;                   // the region where the next search begins
   uint32_t slot_count_ = 0;
   uint32_t slots_free_ = 0;

@@ -151,6 +151,35 @@ ObjectTable::Evicted ObjectTable::evict(uint64_t wanted_bytes, uint32_t steps_ma
   return result;
 }
 
+void ObjectTable::drain_chunk(uint64_t now_ms, uint64_t seq, std::vector<JournalEntry>& removed) noexcept {
+  const uint64_t chunk_slots = chunk_bytes_ / sizeof(SlotHeader);
+  if (slots_free_ < 2 * chunk_slots || slots_.chunks_end() < 2) return;
+  drain_hand_ = drain_hand_ % (slots_.chunks_end() - 1) + 1;  // never the first one
+  const uint32_t chunk = drain_hand_;
+  if (!slots_.has_chunk(chunk)) return;
+  const uint32_t places = slots_.places(chunk);
+  uint64_t bytes = 0;
+  std::vector<uint32_t> slots;
+  try {
+    for (uint32_t place = 1; place < places; ++place) {
+      const uint32_t slot = slot_at(chunk, place);
+      if (records_[slot].state == SlotState::kFree) continue;
+      bytes += ExtentAllocator::rounded(records_[slot].stored_bytes());
+      const bool may_go = is_findable(slot) && !is_spared(slot) && records_[slot].keep != Keep::kRetained;
+      if (!may_go || bytes > chunk_bytes_ / 2) return;
+      slots.push_back(slot);
+    }
+    removed.reserve(removed.size() + slots.size());
+  } catch (const std::exception&) {
+    return;
+  }
+  for (const uint32_t slot : slots) {
+    if (!shards_.take_out_idle(slot, now_ms)) return;
+    policy_->on_evict(slot);
+    removed.push_back(take_out(slot, true, seq++));
+  }
+}
+
 // ---- windows
 
 // What is lost with an object: its bytes, the more the later they were used.

@@ -199,7 +199,8 @@ class SegmentStore {
   // is short. Gives the lock up in between.
   Room make_room(ObjectTable::Short lacking, uint64_t size_bytes, uint64_t ahead_bytes, const Wait& wait)
       REQUIRES(mutex_);
-  Room make_window(uint64_t size_bytes, const Wait& wait) REQUIRES(mutex_);
+  Room make_window(uint64_t size_bytes, const Wait& waits) REQUIRES(mutex_);
+  void drain_chunk() REQUIRES(mutex_);
   bool may_free_later(const ObjectTable::Evicted& seen, const Wait& wait) const REQUIRES(mutex_);
   bool is_over(const Wait& wait) const REQUIRES(mutex_) {
     return wait.cancelled.load() || closed_ || Clock::now() >= wait.deadline;

@@ -16,6 +16,8 @@ constexpr uint64_t kAheadMax = 4ull << 20;
 constexpr uint64_t kLooseShare = 64;
 constexpr uint64_t kLargeBytes = 1ull << 20;
 constexpr int kWindowTries = 3;
+// A put that may not wait has this much to make room all the same.
+constexpr auto kWorkTime = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -82,11 +84,20 @@ uint64_t SegmentStore::evict_bytes(uint64_t wanted_bytes) {
   return evict_locked(wanted_bytes, 0).freed_bytes;
 }
 
+void SegmentStore::drain_chunk() {
+  std::vector<JournalEntry> removed;
+  const uint64_t used_before = objects_.used_bytes();
+  objects_.drain_chunk(now_ms(), journal_.last_seq() + 1, removed);
+  journal_evicted(removed, used_before - std::min(used_before, objects_.used_bytes()));
+}
+
 bool SegmentStore::may_free_later(const ObjectTable::Evicted& seen, const Wait& wait) const {
   return seen.blocked > 0 || objects_.writing_count() > wait.own_writes || objects_.removed_held_count() > 0;
 }
 
-SegmentStore::Room SegmentStore::make_window(uint64_t size_bytes, const Wait& wait) {
+SegmentStore::Room SegmentStore::make_window(uint64_t size_bytes, const Wait& waits) {
+  const Wait wait{std::max(waits.deadline, Clock::now() + kWorkTime), waits.cancelled, waits.batch,
+                  waits.own_writes};
   Room room = Room::kNever;
   uint64_t lost_bytes = 0;
   for (int tries = 0; tries < kWindowTries && lost_bytes <= 2 * size_bytes; ++tries) {
@@ -151,6 +162,7 @@ SegmentStore::Room SegmentStore::make_room(ObjectTable::Short lacking, uint64_t 
     done = evict_locked(wanted, own_batch);
     if (done.freed_bytes == 0) break;
   }
+  if (objects_.largest_free_bytes() < size_bytes) drain_chunk();
   if (objects_.largest_free_bytes() >= size_bytes) return Room::kMade;
   const Room window = make_window(size_bytes, wait);
   if (window != Room::kNever) return window;

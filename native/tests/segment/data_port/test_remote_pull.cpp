@@ -66,7 +66,8 @@ Status pull(SegmentStore& store, OwnMemory& memory, const std::vector<uint8_t>& 
     wire::Reader reader(body.data(), body.size());
     const PutRequest put = read_put_request(reader);
     const PullPieces pieces = read_pull_pieces(reader, put, true);
-    PutTransfer transfer(store, put, kNeverCancelled);
+    PutBatch batch(store);
+    PutTransfer transfer(store, put, kNeverCancelled, batch);
     transfer.pull(memory, pieces);
     transfer.seal();
     return static_cast<Status>(transfer.statuses()[0]);
