@@ -12,6 +12,7 @@ from benchmarks.cases.base import table
 from benchmarks.decisions import (
     commit_path,
     etcd_space,
+    full_pool,
     languages,
     link,
     metadata,
@@ -20,9 +21,9 @@ from benchmarks.decisions import (
     pool_memory,
     present,
     segment_map,
+    segment_store,
     shards,
     side_pools,
-    watermarks,
 )
 from benchmarks.namespace import enter_private_network
 
@@ -38,7 +39,8 @@ MEASUREMENTS: dict[str, ModuleType] = {
         commit_path,
         etcd_space,
         placement,
-        watermarks,
+        full_pool,
+        segment_store,
         pins,
         link,
         pool_memory,

@@ -201,7 +201,7 @@ void measure_mixed(uint64_t capacity_bytes) {
   print("mixed_fill", objects, double(stats.at("used_bytes")) / double(capacity_bytes));
   std::sort(us.begin(), us.end());
   print("mixed_put_us", objects, us[us.size() / 2]);
-  print("mixed_put_p999_us", objects, us[us.size() / 1000 * 999]);
+  print("mixed_put_p999_us", objects, us[us.size() * 999 / 1000]);
 }
 
 }  // namespace

@@ -97,7 +97,8 @@ class ObjectTable {
   struct Evicted {
     uint64_t freed_bytes = 0;
     uint32_t looked_at = 0;
-    uint32_t blocked = 0;    // of those: pinned, being read, or of an open batch that is not the caller's
+    uint32_t blocked = 0;    // of those: pinned or being read
+    uint32_t spared = 0;     // of an open batch that is not the caller's
     bool exhausted = false;  // there was none to look at
   };
   // Removes objects, those of retired namespaces first, until `wanted_bytes` are freed or `steps_max` objects
@@ -118,7 +119,8 @@ class ObjectTable {
     uint64_t begin = 0;  // of the window that is being looked at
     double cost = 0;
     uint64_t lost_bytes = 0;
-    uint32_t looked_at = 0, blocked = 0;
+    uint32_t looked_at = 0;
+    uint32_t blocked = 0;  // of those: pinned or being read
     struct Element {
       uint64_t offset, end;
       double cost;  // below 0: it may not go

@@ -137,7 +137,7 @@ ObjectTable::Evicted ObjectTable::evict(uint64_t wanted_bytes, uint32_t steps_ma
       break;
     }
     if (is_spared(victim)) {
-      result.blocked += records_[victim].batch != own_batch;
+      result.spared += records_[victim].batch != own_batch;
       policy_->on_spare(victim);
     } else if (!shards_.take_out_idle(victim, now_ms)) {
       ++result.blocked;
@@ -198,8 +198,9 @@ std::vector<ObjectTable::WindowSearch::Element> ObjectTable::elements_of(uint64_
   addresses_.for_each(region, [&](uint32_t slot) {
     const ObjectRecord& record = records_[slot];
     const uint64_t offset = record.offset - data_offset_;
-    const bool may_go = is_findable(slot) && !is_spared(slot) && shards_.is_idle(slot, now_ms);
-    search.blocked += !may_go;
+    const bool wanted = is_findable(slot) && !is_spared(slot);
+    const bool may_go = wanted && shards_.is_idle(slot, now_ms);
+    search.blocked += wanted && !may_go;
     elements.push_back({offset, offset + ExtentAllocator::rounded(record.stored_bytes()),
                         may_go ? cost_of(slot) : kBlocked});
   });

@@ -92,6 +92,7 @@ class PutBatch {
   friend class SegmentStore;
   uint64_t refused_bytes_ = UINT64_MAX;
   uint64_t refused_at_ = 0;  // the store's count of what got free
+  std::chrono::steady_clock::time_point patient_until_ = std::chrono::steady_clock::time_point::min();
 };
 
 class SegmentStore {

@@ -16,6 +16,8 @@ constexpr uint64_t kAheadMax = 4ull << 20;
 constexpr uint64_t kLooseShare = 64;
 constexpr uint64_t kLargeBytes = 1ull << 20;
 constexpr int kWindowTries = 3;
+// So long a batch waits for others that write.
+constexpr auto kPatience = std::chrono::milliseconds(250);
 // A put that may not wait has this much to make room all the same.
 constexpr auto kWorkTime = std::chrono::milliseconds(100);
 
@@ -92,7 +94,15 @@ void SegmentStore::drain_chunk() {
 }
 
 bool SegmentStore::may_free_later(const ObjectTable::Evicted& seen, const Wait& wait) const {
-  return seen.blocked > 0 || objects_.writing_count() > wait.own_writes || objects_.removed_held_count() > 0;
+  // Pins run out, and readers leave.
+  if (seen.blocked > 0 || objects_.removed_held_count() > 0) return true;
+  // What others write or have in open batches may be given up, or be over: or they wait for us, as runs of the same
+  // batch do that come by other connections.
+  if (seen.spared == 0 && objects_.writing_count() <= wait.own_writes) return false;
+  if (wait.batch == nullptr) return true;
+  if (wait.batch->patient_until_ == Clock::time_point::min())
+    wait.batch->patient_until_ = Clock::now() + kPatience;
+  return Clock::now() < wait.batch->patient_until_;
 }
 
 SegmentStore::Room SegmentStore::make_window(uint64_t size_bytes, const Wait& waits) {
@@ -111,6 +121,7 @@ SegmentStore::Room SegmentStore::make_window(uint64_t size_bytes, const Wait& wa
     if (!search.best) {
       ObjectTable::Evicted seen;
       seen.blocked = search.blocked;
+      seen.spared = static_cast<uint32_t>(objects_.batches().size());
       return may_free_later(seen, wait) ? Room::kLater : room;
     }
     room = Room::kLater;
@@ -205,6 +216,7 @@ void PutBatch::begin_put() {
   id_ = batches.open(now);
   batches.begin_request(id_, now);
   refused_bytes_ = UINT64_MAX;
+  patient_until_ = SegmentStore::Clock::time_point::min();
 }
 
 void PutBatch::end_put(uint64_t seq) noexcept {

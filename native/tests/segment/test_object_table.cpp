@@ -87,6 +87,18 @@ TEST(eviction_takes_the_least_recently_used_first) {
   CHECK(t.add(10) != kNoSlot);
 }
 
+TEST(a_use_of_an_object_that_is_gone_ranks_nothing) {
+  Table t;
+  const uint32_t slot = t.add(0);
+  for (int i = 1; i < 4; ++i) t.add(i);
+  t.objects.use(slot, Table::fp(Table::key(7)));  // another one's, that was in this slot before
+  t.objects.use(slot_at(9, 1), Table::fp(Table::key(7)));
+  CHECK_EQ(t.evict(kObject).size(), size_t{1});
+  CHECK(!t.has(0));
+  t.objects.use(slot, Table::fp(Table::key(0)));
+  CHECK_EQ(t.objects.misuse_count(), uint64_t{0});
+}
+
 TEST(pinned_objects_and_ones_being_read_are_never_evicted) {
   Table t;
   std::vector<uint32_t> slots;

@@ -104,6 +104,21 @@ TEST(runs_of_an_open_batch_survive_the_puts_of_others_and_those_wait_for_its_end
   CHECK_EQ(get_one(store, "large"), Status::kOk);
 }
 
+TEST(batches_that_wait_for_each_other_are_refused_long_before_their_deadline) {
+  SegmentStore store(small_store(kMiB));
+  PutBatch one(store), other(store);
+  put_run(store, names("one ", 90), 5000, &one);
+  put_run(store, names("other ", 90), 5000, &other);
+  const auto deadline = SegmentStore::Clock::now() + std::chrono::minutes(10);
+  std::thread first([&] { put_run(store, names("more of one ", 90), 5000, &one, 600000); });
+  put_run(store, names("more of the other ", 90), 5000, &other, 600000);
+  first.join();
+  CHECK(SegmentStore::Clock::now() < deadline);
+  for (const std::string& name : names("one ", 90)) CHECK_EQ(get_one(store, name), Status::kOk);
+  for (const std::string& name : names("other ", 90)) CHECK_EQ(get_one(store, name), Status::kOk);
+  CHECK(store.stats().at("no_space") > 0);
+}
+
 TEST(a_commit_that_covers_a_batch_ends_it_whoever_asks_for_it) {
   SegmentStoreOptions options = small_store(kMiB);
   options.free_ahead_bytes = 0;
