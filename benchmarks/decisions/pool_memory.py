@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
 
 from benchmarks.decisions.base import BATCH, DEADLINE_MS, Batch, Table, fresh_keys, hashes
 from benchmarks.peers.kvstore import KvstoreServers
@@ -35,23 +34,37 @@ def measure(repetitions: int) -> Table:
         if got:
             options = ("--pool-path=off", "--huge-pages=2MiB")
             rows.append(_row("memfd, pages of 2 MiB set aside", options, repetitions, shared))
-    head = ["memory", "touched, GB/s", "page tables of a client, KiB", "of what is mapped, %", "get, GB/s"]
+    head = [
+        "memory",
+        "touched, GB/s (the faster of two)",
+        "page tables of a client, KiB",
+        "of what is mapped, %",
+        "get, GB/s (the fastest)",
+    ]
     return Table(f"{POOL_BYTES >> 30} GiB pool, pages of {PAGE_BYTES >> 20} MiB, same host", head, rows)
 
 
 def _row(name: str, options: Sequence[str], repetitions: int, shared: Path) -> list[str]:
+    # The second start gets memory that the first has given back: a virtual machine's first touch is its host's business.
+    starts = [_measured(options, count, shared) for count in (0, repetitions)]
+    touched = max(ready["gb_per_s"] for ready, _, _ in starts)
+    ready, tables, rate = starts[-1]
+    share = 100 * tables / ready["touched_bytes"]
+    return [name, f"{touched:.1f}", f"{tables >> 10}", f"{share:.4f}", f"{rate:.1f}"]
+
+
+def _measured(options: Sequence[str], repetitions: int, shared: Path) -> tuple[dict[str, float], int, float]:
+    """(what the segment says of its pool, growth of this process's page tables, GB/s of its gets)."""
     with tempfile.TemporaryDirectory(prefix="kvstore-bench-") as directory:
         servers = KvstoreServers(Path(directory), POOL_BYTES)
         servers.segment_options = options
         try:
             servers.start()
-            ready = _pool_ready(Path(directory))
-            tables, rate = _read_all(servers.connection()["masters"], repetitions)
+            read = _read_all(servers.connection()["masters"], repetitions) if repetitions else (0, 0.0)
+            return _pool_ready(Path(directory)), *read
         finally:
             servers.stop()
             shared.unlink(missing_ok=True)
-    share = 100 * tables / ready["touched_bytes"]
-    return [name, f"{ready['gb_per_s']:.1f}", f"{tables >> 10}", f"{share:.4f}", f"{rate:.1f}"]
 
 
 def _pool_ready(directory: Path) -> dict[str, float]:
@@ -81,7 +94,7 @@ def _read_all(masters: str, repetitions: int) -> tuple[int, float]:
                 if any(statuses):
                     raise RuntimeError("a page that was put is not there")
             rates.append(FILLED_BYTES / (time.perf_counter() - began) / 1e9)
-        return max(_page_table_bytes() - before, 0), median(rates)
+        return max(_page_table_bytes() - before, 0), max(rates)
 
 
 def _page_table_bytes() -> int:

@@ -55,4 +55,10 @@ async def _serve(
         failed.cancel()
         stopped.cancel()
         await server.stop()
-        log_event(logger, logging.INFO, "segment_stopped", segment_id=server.segment_id)
+        log_event(
+            logger,
+            logging.INFO,
+            "segment_stopped",
+            segment_id=server.segment_id,
+            pool_kept=server.kept_pool or "no",
+        )

@@ -88,6 +88,12 @@ class SegmentServer:
         assert self._store is not None, "the segment has not been started"
         return self._store
 
+    @property
+    def kept_pool(self) -> str:
+        """The file that keeps the pool, and its memory, when this has stopped; empty when none does."""
+        path = self._making.path if self._making is not None else None
+        return str(path) if path is not None else ""
+
     async def start(self) -> None:
         """Binds, allocates, serves, and begins to look for a master; does not wait for one.
 

@@ -17,7 +17,7 @@ namespace kvstore {
 namespace {
 
 constexpr uint64_t kHugePage = 2ull << 20;
-constexpr uint64_t kCancelStepBytes = 16ull << 20;
+constexpr uint64_t kStepBytes = 64ull << 20;  // between two looks whether it is cancelled
 // Memory is too fragmented then: looking for more would only take time.
 constexpr unsigned kRefusalsMax = 16;
 
@@ -36,25 +36,24 @@ int populate(uint8_t* from, uint64_t bytes) {
 }  // namespace
 
 int PageToucher::touch(uint64_t from, uint64_t bytes, const std::atomic<bool>& cancelled) {
-  for (uint64_t at = from; at < from + bytes; at += kCancelStepBytes) {
-    const uint64_t end = std::min(at + kCancelStepBytes, from + bytes);
-    for (uint64_t page = at; page + kHugePage <= end && make_huge_.load(std::memory_order_relaxed);
-         page += kHugePage) {
-      if (cancelled.load()) return ECANCELED;
-      make_huge(page);
-    }
+  for (uint64_t at = from; at < from + bytes; at += kStepBytes) {
     if (cancelled.load()) return ECANCELED;
-    const int failed = populate(base_ + at, end - at);
+    const uint64_t size = std::min(kStepBytes, from + bytes - at);
+    if (make_huge_.load(std::memory_order_relaxed)) make_huge(at, size / kHugePage * kHugePage);
+    if (cancelled.load()) return ECANCELED;
+    const int failed = populate(base_ + at, size);
     if (failed != 0) return failed;
   }
   return 0;
 }
 
-// By its first small page, which the kernel then widens. Where the machine gives shared memory huge pages anyway, the first fault
-// has brought one and there is nothing left to do.
-void PageToucher::make_huge(uint64_t from) {
-  if (populate(base_ + from, static_cast<uint64_t>(::sysconf(_SC_PAGESIZE))) != 0) return;
-  if (::madvise(base_ + from, kHugePage, MADV_COLLAPSE) == 0) {
+// Each by its first small page, which the kernel then widens. Where the machine gives shared memory huge pages anyway, the first
+// fault has brought one and there is nothing left to do. A call of the advice waits for every CPU: many pages by one.
+void PageToucher::make_huge(uint64_t from, uint64_t bytes) {
+  const auto small_page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  for (uint64_t at = from; at < from + bytes; at += kHugePage)
+    if (populate(base_ + at, small_page) != 0) return;
+  if (bytes == 0 || ::madvise(base_ + from, bytes, MADV_COLLAPSE) == 0) {
     refused_.store(0, std::memory_order_relaxed);
     return;
   }

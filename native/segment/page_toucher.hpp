@@ -13,11 +13,11 @@ class PageToucher {
   PageToucher(uint8_t* base, bool make_huge) : base_(base), make_huge_(make_huge) {}
 
   // Several threads at a time, each a range of its own that begins at a multiple of 2 MiB. Returns 0 or an errno; ECANCELED
-  // within the time of some MiB once `cancelled` is set.
+  // within the time of 64 MiB once `cancelled` is set.
   int touch(uint64_t from, uint64_t bytes, const std::atomic<bool>& cancelled);
 
  private:
-  void make_huge(uint64_t from);
+  void make_huge(uint64_t from, uint64_t bytes);
 
   uint8_t* const base_;
   std::atomic<bool> make_huge_;

@@ -92,6 +92,7 @@ def test_a_pool_by_default_is_a_file_of_the_segment_that_the_next_process_takes_
         size = file.stat().st_size
         assert segment.stop() == 0
         assert file.stat().st_size == size
+        assert events(segment, "segment_stopped")[0]["pool_kept"] == str(file)
         again = start("--pool-path=auto")
         again.wait_event("listening")
         assert events(again, "pool_ready")[-1]["adopted"]
