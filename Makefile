@@ -18,6 +18,9 @@ ROUNDS ?= 1
 SEEDS ?= 500
 SEED ?=
 SCENARIO ?= everything
+# What `make fuzz` feeds, and how long: a target of native/fuzz/targets, `python`, or all of them.
+TARGET ?=
+SECONDS ?= 60
 # Extra arguments for pytest, `kvstore up` and the benchmark harness.
 ARGS ?=
 
@@ -38,7 +41,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 NATIVE_FILES := $(shell find native -name '*.[ch]pp')
 # The tests have a build of their own. An editable install knows packages by name: a new one is built in.
-BUILD_INPUTS := CMakeLists.txt pyproject.toml $(filter-out native/tests/%,$(NATIVE_FILES)) \
+BUILD_INPUTS := CMakeLists.txt pyproject.toml $(filter-out native/tests/% native/fuzz/%,$(NATIVE_FILES)) \
                 $(shell find proto -name '*.proto') $(shell find kvstore client hicache_adapter -name '__init__.py')
 PYTHON_FILES := $(shell find kvstore client hicache_adapter -name '*.py*' -not -path '*/__pycache__/*')
 # Changes when a file comes or goes: what has gone is newer than nothing.
@@ -159,6 +162,10 @@ pytest: $(VENV)/.built ## Python tests, all but packaging and SGLang, or TESTS=p
 .PHONY: simulate
 simulate: $(VENV)/.built ## the whole cluster in virtual time: SEEDS=500, or SEED=n to see one; SCENARIO=name
 	PYTHONPATH=tests $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) --scenario $(SCENARIO) $(ARGS)
+
+.PHONY: fuzz
+fuzz: $(VENV)/.built ## libFuzzer (clang++) and hypothesis on all that takes bytes: TARGET=name, SECONDS=60 of each
+	$(OWN_NETWORK) $(BIN)/python tools/fuzz.py --seconds $(SECONDS) --jobs $(JOBS) $(TARGET)
 
 # In the network that all share: it installs what a user would.
 packaging-test: $(VENV)/.built ## sdist, wheel and bare-install tests
