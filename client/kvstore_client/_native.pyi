@@ -60,7 +60,7 @@ class SegmentStore:
         capacity_bytes: int,
         pool_id: bytes,
         free_ahead_bytes: int | None = None,
-        eviction_policy: str = "lru",
+        eviction_policy: str = "adaptive",
         pinned_fraction_max: float = 0.5,
         journal_entries_max: int = 4_194_304,
         lock_memory: bool = False,

@@ -146,7 +146,7 @@ void bind_segment(nb::module_& m) {
 
   nb::class_<SegmentStore>(m, "SegmentStore")
       .def(nb::new_(&make_store), nb::kw_only(), "capacity_bytes"_a, "pool_id"_a,
-           "free_ahead_bytes"_a = nb::none(), "eviction_policy"_a = "lru", "pinned_fraction_max"_a = 0.5,
+           "free_ahead_bytes"_a = nb::none(), "eviction_policy"_a = "adaptive", "pinned_fraction_max"_a = 0.5,
            "journal_entries_max"_a = 4194304, "lock_memory"_a = false, "pool_path"_a = "",
            "huge_pages"_a = "thp", "numa_nodes"_a = std::vector<uint32_t>(), "progress"_a = nb::none())
       .def_prop_ro("pool_adopted", [](SegmentStore& s) { return s.pool().adopted(); })

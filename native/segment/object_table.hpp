@@ -35,7 +35,7 @@ class ObjectTable {
         0;                     // of the pool's first chunk of slot headers, which lies before the data area
     uint64_t data_offset = 0;  // in the map
     uint64_t capacity_bytes = 0;  // of the data area
-    std::string eviction_policy = "lru";
+    std::string eviction_policy = "adaptive";
     uint64_t pinned_bytes_max = 0;
     // The pool is one that another process has left: see "taking over" below. Otherwise it is zeroed.
     bool kept = false;

@@ -33,7 +33,7 @@ struct SegmentStoreOptions {
   // What the evictor keeps free ahead of need; kFreeAheadByCapacity: little.
   static constexpr uint64_t kFreeAheadByCapacity = UINT64_MAX;
   uint64_t free_ahead_bytes = kFreeAheadByCapacity;
-  std::string eviction_policy = "lru";
+  std::string eviction_policy = "adaptive";
   double pinned_fraction_max = 0.5;
   uint64_t journal_entries_max = 4194304;
   PoolOptions pool;

@@ -202,7 +202,7 @@ def test_a_secret_that_cannot_be_used_is_not_repeated(tmp_path: Path) -> None:
         ({"port": "70000"}, "less than or equal to 65535, not '70000'"),
         ({"port": "many"}, "valid integer.*, not 'many'"),
         ({"log_level": "loud"}, "'debug', 'info', 'warning' or 'error', not 'loud'"),
-        ({"eviction_policy": "none"}, "'lru', not 'none'"),
+        ({"eviction_policy": "none"}, "or 'lru', not 'none'"),
         ({"lock_memory": "perhaps"}, "valid boolean.*, not 'perhaps'"),
     ],
 )

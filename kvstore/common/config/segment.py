@@ -100,8 +100,11 @@ class SegmentSettings(ServerSettings):
         group="Pool",
         shown_default=shown_state_directory("segment"),
     )
-    eviction_policy: Literal["lru"] = setting(
-        "lru", "Which objects go first when the pool is full.", group="Eviction"
+    eviction_policy: Literal["adaptive", "interval", "lrfu", "2q", "lru"] = setting(
+        "adaptive",
+        "Which objects go first when the pool is full: 'adaptive' chooses among rankings while it runs, by what"
+        " each of them would have hit; the others stay what they are.",
+        group="Eviction",
     )
     pinned_fraction_max: float = setting(
         0.5, "Largest share of the pool that pins may hold.", group="Eviction", ge=0.0, le=1.0

@@ -2,6 +2,8 @@
 
 #include <stdexcept>
 
+#include "segment/eviction/policies.hpp"
+
 namespace kvstore {
 namespace {
 
@@ -10,7 +12,11 @@ struct Registered {
   std::unique_ptr<EvictionPolicy> (*make)(uint32_t slot_count);
 };
 // A table and not self-registration: the core is a static library, whose unreferenced files a linker drops.
-constexpr Registered kPolicies[] = {{"lru", make_lru_policy}};
+constexpr Registered kPolicies[] = {{"adaptive", make_adaptive_policy},
+                                    {"interval", make_interval_policy},
+                                    {"lrfu", make_lrfu_policy},
+                                    {"2q", make_two_queue_policy},
+                                    {"lru", make_lru_policy}};
 
 }  // namespace
 

@@ -1,7 +1,7 @@
 // The order in which sealed objects are given up. A policy only ranks: what may not be evicted now (pinned,
 // being read) is the object table's business, and what nobody wants any more (its time is over, its namespace
 // is retired or over its budget) goes without being asked for here. A new policy is one file with a factory,
-// and one line in the table of eviction_policy.cpp. Not thread-safe: the owner locks.
+// its declaration in policies.hpp, and one line in the table of eviction_policy.cpp. Not thread-safe: the owner locks.
 //
 // Time, for a policy, is the number of objects that came or were used: no clock. Batches are reported deepest
 // first, so that of two pages that were used together the one nearer to the head of its prefix is the later
@@ -51,8 +51,5 @@ class EvictionPolicy {
 
 // Throws std::invalid_argument, naming the known policies, for any other name.
 std::unique_ptr<EvictionPolicy> make_eviction_policy(const std::string& name, uint32_t slot_count);
-
-// Factories, one a policy file.
-std::unique_ptr<EvictionPolicy> make_lru_policy(uint32_t slot_count);
 
 }  // namespace kvstore

@@ -1,0 +1,204 @@
+// Plays recorded requests on a segment's real store: its slots, its memory, its evictor. A request is the chain of
+// pages of one prompt: one look-up of the whole chain, then a put of what was missing, in batches of 128 pages with
+// the head first, as an engine writes them. Space is made when it is needed.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "segment/eviction/eviction_policy.hpp"
+#include "segment/segment_store.hpp"
+
+namespace kvstore::replay {
+
+struct Request {
+  std::vector<uint32_t> pages;  // head first
+  std::vector<uint8_t> keep;    // Keep, one a page
+};
+
+struct Hits {
+  uint64_t pages = 0, blocks = 0, prefix = 0;
+
+  // prefix: only what has all of its pages before it there, too.
+  void count(const std::vector<bool>& there) {
+    bool leading = true;
+    for (const bool one : there) {
+      leading = leading && one;
+      ++pages;
+      blocks += one;
+      prefix += leading;
+    }
+  }
+};
+
+constexpr uint32_t kBatch = 128;
+
+class Store {
+ public:
+  static constexpr uint32_t kPageBytes = 512;
+
+  Store(const std::string& policy, uint32_t pages_max) : store_(options(policy, pages_max)) {}
+
+  Hits play(const std::vector<Request>& requests) {
+    Hits hits;
+    for (const Request& request : requests) {
+      const std::vector<bool> there = look_up(request.pages);
+      hits.count(there);
+      std::vector<uint32_t> pages, depths;
+      for (uint32_t i = 0; i < there.size(); ++i) {
+        if (there[i]) continue;
+        pages.push_back(request.pages[i]);
+        depths.push_back(i);
+        if (pages.size() == kBatch) put(pages, depths);
+      }
+      if (!pages.empty()) put(pages, depths);
+    }
+    return hits;
+  }
+
+ private:
+  static SegmentStoreOptions options(const std::string& policy, uint32_t pages_max) {
+    SegmentStoreOptions o;
+    o.capacity_bytes = uint64_t{pages_max} * kPageBytes;
+    o.eviction_policy = policy;
+    o.free_ahead_bytes = 0;
+    return o;
+  }
+
+  KeyBlock block(const std::vector<uint32_t>& pages) {
+    hashes_.resize(pages.size());
+    for (size_t i = 0; i < pages.size(); ++i)
+      for (uint64_t word = 0; word < 4; ++word) {
+        const uint64_t bits = mix64((uint64_t{pages[i]} + 1) * 4 + word);
+        std::memcpy(hashes_[i].data() + 8 * word, &bits, 8);
+      }
+    KeyBlock block;
+    block.ns = {'r', 'e', 'p', 'l', 'a', 'y'};
+    block.shard_count = 1;
+    block.key_count = static_cast<uint32_t>(pages.size());
+    block.shards = kWholeShard.data();
+    block.hashes = hashes_.empty() ? nullptr : hashes_[0].data();
+    return block;
+  }
+
+  std::vector<bool> look_up(const std::vector<uint32_t>& pages) {
+    const std::vector<ReadEntry> reads = store_.acquire_reads(block(pages), nullptr);
+    std::vector<bool> there;
+    for (const ReadEntry& read : reads) there.push_back(read.status == wire::Status::kOk);
+    store_.release_reads(reads);
+    return there;
+  }
+
+  void put(std::vector<uint32_t>& pages, std::vector<uint32_t>& depths) {
+    const std::vector<uint32_t> lengths(pages.size(), kPageBytes);
+    PutRequest request;
+    request.block = block(pages);
+    request.fingerprints = request.block.fingerprints();
+    request.lengths = reinterpret_cast<const uint8_t*>(lengths.data());
+    request.depths = reinterpret_cast<const uint8_t*>(depths.data());
+    request.total_bytes = uint64_t{kPageBytes} * pages.size();
+    const auto count = static_cast<uint32_t>(pages.size());
+    std::vector<WriteEntry> writes(count);
+    static const std::atomic<bool> never{false};
+    store_.reserve_writes(request, 0, count, SegmentStore::Clock::now() + std::chrono::seconds(10), never,
+                          writes);
+    store_.seal_writes(request, writes);
+    pages.clear();
+    depths.clear();
+  }
+
+  SegmentStore store_;
+  std::vector<PageHash> hashes_;
+};
+
+// The policy alone, told of the same things in the same order, and of what is to be kept.
+class Ranked {
+ public:
+  Ranked(const std::string& policy, uint32_t pages_max)
+      : policy_(make_eviction_policy(policy, pages_max)), pages_(pages_max) {
+    for (uint32_t slot = pages_max; slot-- > 0;) free_.push_back(slot);
+  }
+
+  Hits play(const std::vector<Request>& requests) {
+    Hits hits;
+    for (const Request& request : requests) {
+      const std::vector<uint32_t>& pages = request.pages;
+      std::vector<bool> there;
+      for (const uint32_t page : pages) there.push_back(slots_.count(page) != 0);
+      hits.count(there);
+      for (size_t i = pages.size(); i-- > 0;) {
+        if (!there[i]) continue;
+        policy_->on_use(slots_[pages[i]]);
+        policy_->on_keep(slots_[pages[i]], static_cast<Keep>(request.keep[i]));
+      }
+      for (size_t first = 0; first < pages.size(); first += kBatch)
+        for (size_t i = std::min(pages.size(), first + kBatch); i-- > first;)
+          if (!there[i]) put(pages[i], static_cast<uint32_t>(i), static_cast<Keep>(request.keep[i]));
+    }
+    return hits;
+  }
+
+ private:
+  void put(uint32_t page, uint32_t depth, Keep keep) {
+    if (slots_.count(page) != 0) return;
+    if (free_.empty()) {
+      const uint32_t victim = policy_->coldest();
+      policy_->on_evict(victim);
+      slots_.erase(pages_[victim]);
+      free_.push_back(victim);
+    }
+    const uint32_t slot = free_.back();
+    free_.pop_back();
+    pages_[slot] = page;
+    slots_[page] = slot;
+    policy_->on_insert({slot, mix64(uint64_t{page} + 1), 1, depth, keep});
+  }
+
+  std::unique_ptr<EvictionPolicy> policy_;
+  std::vector<uint32_t> pages_;  // by slot
+  std::vector<uint32_t> free_;
+  std::unordered_map<uint32_t, uint32_t> slots_;
+};
+
+// What nobody can beat in block hits: who knows the future keeps what is used again soonest, and doesn't even take
+// in what is used later than all of that.
+inline Hits clairvoyant(const std::vector<Request>& requests, uint32_t pages_max) {
+  constexpr uint64_t kNever = UINT64_MAX;
+  std::vector<std::vector<uint64_t>> next(requests.size());
+  std::unordered_map<uint32_t, uint64_t> later;
+  for (size_t r = requests.size(); r-- > 0;) {
+    for (const uint32_t page : requests[r].pages) {
+      const auto found = later.find(page);
+      next[r].push_back(found == later.end() ? kNever : found->second);
+    }
+    // Of one request the head first.
+    for (size_t i = 0; i < requests[r].pages.size(); ++i) later[requests[r].pages[i]] = uint64_t{r} << 20 | i;
+  }
+  std::set<std::pair<uint64_t, uint32_t>> kept;  // when next, which
+  std::unordered_map<uint32_t, uint64_t> when;
+  Hits hits;
+  for (size_t r = 0; r < requests.size(); ++r) {
+    const std::vector<uint32_t>& pages = requests[r].pages;
+    std::vector<bool> there;
+    for (const uint32_t page : pages) there.push_back(when.count(page) != 0);
+    hits.count(there);
+    for (size_t i = 0; i < pages.size(); ++i) {
+      const auto found = when.find(pages[i]);
+      if (found != when.end()) kept.erase({found->second, pages[i]});
+      when[pages[i]] = next[r][i];
+      kept.insert({next[r][i], pages[i]});
+      if (kept.size() <= pages_max) continue;
+      when.erase(std::prev(kept.end())->second);
+      kept.erase(std::prev(kept.end()));
+    }
+  }
+  return hits;
+}
+
+}  // namespace kvstore::replay
