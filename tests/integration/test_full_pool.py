@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvstore_client import Client, Namespace
-from support.processes import Cluster, segment_metrics
+from support.processes import segment_metrics
 from support.running_cluster import running_cluster
 
 MIB = 1 << 20
@@ -27,7 +27,7 @@ def store_of(client: Client, name: str) -> Namespace:
 
 @pytest.fixture(params=["tcp", "same_host"])
 def options(request: pytest.FixtureRequest) -> Iterator[dict[str, bool]]:
-    yield {"same_host": request.param == "same_host"}
+    return {"same_host": request.param == "same_host"}
 
 
 def test_very_many_very_small_values_of_one_batch_are_all_there_afterwards(
@@ -60,7 +60,9 @@ def test_of_a_batch_that_the_pool_has_no_room_for_what_is_acked_is_there(
         stored = kv.batch_put(list(wanted), list(wanted.values()), deadline_ms=20_000)
         found = kv.batch_get(list(wanted), deadline_ms=DEADLINE_MS)
         assert kv.put("next", b"there is room again", deadline_ms=DEADLINE_MS)
-    lost = [key for key, is_stored, value in zip(wanted, stored, found, strict=True) if is_stored and not value]
+    lost = [
+        key for key, is_stored, value in zip(wanted, stored, found, strict=True) if is_stored and not value
+    ]
     assert lost == []
     assert sum(stored) * 40_000 > 0.8 * 32 * MIB
     assert sum(stored) < len(stored)
