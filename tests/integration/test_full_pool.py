@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ def store_of(client: Client, name: str) -> Namespace:
 
 
 @pytest.fixture(params=["tcp", "same_host"])
-def options(request: pytest.FixtureRequest) -> Iterator[dict[str, bool]]:
+def options(request: pytest.FixtureRequest) -> dict[str, bool]:
     return {"same_host": request.param == "same_host"}
 
 

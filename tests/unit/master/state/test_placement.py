@@ -47,7 +47,7 @@ def test_room_ends_before_the_evictor_begins() -> None:
 
 
 class ReportingSegment:
-    """As a real one reports itself: its evictor goes from the high watermark down to the low one."""
+    """Evicts down to `low` of its capacity when it is fuller than `high`, and reports so."""
 
     def __init__(self, candidate: Candidate, high: float, low: float) -> None:
         self.candidate = candidate
@@ -62,7 +62,7 @@ class ReportingSegment:
         self.candidate.used_bytes, self.candidate.placed_bytes = self.stored_bytes, 0
 
 
-@pytest.mark.parametrize(("high", "low"), [(0.95, 0.90), (0.60, 0.50)], ids=["default", "low watermarks"])
+@pytest.mark.parametrize(("high", "low"), [(0.95, 0.90), (0.60, 0.50)], ids=["nearly full", "kept from filling"])
 def test_one_writer_fills_its_own_segment_and_then_all_the_others(high: float, low: float) -> None:
     segments = [ReportingSegment(c, high, low) for c in candidates(*[0] * 10)]
     chooser = policy(5)
