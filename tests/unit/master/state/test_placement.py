@@ -62,7 +62,9 @@ class ReportingSegment:
         self.candidate.used_bytes, self.candidate.placed_bytes = self.stored_bytes, 0
 
 
-@pytest.mark.parametrize(("high", "low"), [(0.95, 0.90), (0.60, 0.50)], ids=["nearly full", "kept from filling"])
+@pytest.mark.parametrize(
+    ("high", "low"), [(0.95, 0.90), (0.60, 0.50)], ids=["nearly full", "kept from filling"]
+)
 def test_one_writer_fills_its_own_segment_and_then_all_the_others(high: float, low: float) -> None:
     segments = [ReportingSegment(c, high, low) for c in candidates(*[0] * 10)]
     chooser = policy(5)
