@@ -41,7 +41,7 @@ constexpr uint32_t kBatch = 128;
 
 class Store {
  public:
-  static constexpr uint32_t kPageBytes = 512;
+  static constexpr uint32_t kPageBytes = 4096;
 
   Store(const std::string& policy, uint32_t pages_max) : store_(options(policy, pages_max)) {}
 
@@ -65,7 +65,9 @@ class Store {
  private:
   static SegmentStoreOptions options(const std::string& policy, uint32_t pages_max) {
     SegmentStoreOptions o;
-    o.capacity_bytes = uint64_t{pages_max} * kPageBytes;
+    // Slot headers beyond the first chunk lie in the capacity too.
+    const uint64_t headers = pages_max > kChunkSlots ? pages_max - kChunkSlots : 0;
+    o.capacity_bytes = uint64_t{pages_max} * kPageBytes + headers * sizeof(SlotHeader);
     o.eviction_policy = policy;
     o.free_ahead_bytes = 0;
     return o;
