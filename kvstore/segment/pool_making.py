@@ -61,6 +61,11 @@ class PoolMaking:
         )
         return store
 
+    def discard_new(self) -> None:
+        """For a start that failed afterwards: a file that was made for it goes, and gives its memory back."""
+        if self.path is not None and self._store is not None and not self._store.pool_adopted:
+            self.path.unlink(missing_ok=True)
+
     def stats(self) -> dict[str, int]:
         """What the metrics tell of it, before it is there and after."""
         store = self._store

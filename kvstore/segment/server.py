@@ -103,6 +103,8 @@ class SegmentServer:
             await self._start()
         except BaseException:
             await self._undo.aclose()
+            if self._making is not None:
+                self._making.discard_new()
             raise
 
     async def wait_attached(self, timeout_s: float) -> bool:

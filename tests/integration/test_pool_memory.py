@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -166,6 +167,22 @@ def test_a_pool_of_another_size_is_refused_untouched_with_both_sizes_and_the_rem
     assert f"has {len(before)} bytes and the settings make it {len(before) + (8 << 20)}" in why
     assert "set capacity as it was, or remove the file" in why
     assert pool_file.read_bytes() == before
+
+
+def test_a_start_that_fails_later_takes_a_new_file_with_it_and_leaves_an_old_one(
+    start: Callable[..., ServerProcess], pool_file: Path
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = f"--port={taken.getsockname()[1]}"
+        assert "can't be opened" in why_it_ended(start(f"--pool-path={pool_file}", port))
+        assert not pool_file.exists()
+        first = start(f"--pool-path={pool_file}")
+        first.wait_event("listening")
+        assert first.stop() == 0
+        assert "can't be opened" in why_it_ended(start(f"--pool-path={pool_file}", port))
+        assert pool_file.exists()
 
 
 def test_a_file_of_a_segment_that_is_gone_is_told_of(start: Callable[..., ServerProcess]) -> None:
