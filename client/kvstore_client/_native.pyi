@@ -67,6 +67,8 @@ class SegmentStore:
         pool_path: str = "",
         huge_pages: str = "thp",
         numa_nodes: Sequence[int] = (),
+        retained_fraction_max: float = 0.10,
+        retained_namespace_fraction_max: float = 0.05,
         progress: PoolProgress | None = None,
     ) -> None:
         """Allocates and touches the whole pool: the file at `pool_path`, which outlives the process, or without one memory that
@@ -105,10 +107,19 @@ class SegmentStore:
         evicted first. `known` is what namespaces() said before `current` was made: one opened since is in neither."""
     def retire_namespace(self, ns: bytes) -> None: ...
     def evict_bytes(self, wanted_bytes: int) -> int: ...
+    def keep_objects(self, ns: bytes, fingerprints: bytes, intent: int, ttl_ms: int) -> tuple[int, int, int]:
+        """(objects that are kept so, those that are here and are as any other all the same, those that are not here).
+        `intent` and `ttl_ms` as for PageClient.put."""
+    def keep_namespace(self, ns: bytes, intent: int, ttl_ms: int) -> tuple[int, int, int]:
+        """The same for all objects that are here now."""
+    def retention(self) -> tuple[int, list[tuple[bytes, int, int, int, int, bool]]]:
+        """(bytes that a namespace may have retained, [(namespace id, bytes and objects retained, objects demoted, retentions
+        refused since the start, whether demotions are heeded)] of those that want something)."""
     def stats(self) -> dict[str, int]:
-        """Gauges: capacity_bytes, used_bytes, object_count, pinned_bytes, slots_free, quarantined_slots, journal_backlog.
+        """Gauges: capacity_bytes, used_bytes, object_count, pinned_bytes, retained_bytes, retained_objects, demoted_objects, slots_free, quarantined_slots, journal_backlog.
         Counters: puts, put_bytes, gets, get_bytes, misses, exists_hits, evicted_objects, evicted_bytes, digest_mismatches,
-        conflicts, no_space, not_committed, journal_overflows, evictor_errors."""
+        conflicts, no_space, not_committed, journal_overflows, evictor_errors, retentions_refused, retentions_expired,
+        demotions_ignored."""
     def close(self) -> None: ...
 
 class JournalProtocolError(Exception):
@@ -451,13 +462,28 @@ class PageClient:
         ack_committed: bool = True,
         depth: int = 0,
         texts: list[str] | None = None,
+        intent: int = 0,
+        ttl_ms: int = 0,
     ) -> bytes:
-        """OK (written) or EXISTS (was there) are success. `depth`: position of the first key in its prefix."""
+        """OK (written) or EXISTS (was there) are success. `depth`: position of the first key in its prefix. `intent`: 0 normal,
+        1 retain (for `ttl_ms`; 0: the default of half an hour), 2 demote; a hint, which no answer depends on."""
     def fetch(
         self, handle: int, pool: int, shards: bytes, hashes: bytes, deadline_ms: int, bytes_max: int
     ) -> list[bytes | None]:
         """get() into fresh bytes, for objects of unknown length."""
     def remove(self, handle: int, pool: int, shards: bytes, hashes: bytes, deadline_ms: int) -> bytes: ...
+    def keep(
+        self,
+        handle: int,
+        pool: int,
+        shards: bytes,
+        hashes: bytes,
+        intent: int,
+        ttl_ms: int,
+        deadline_ms: int,
+    ) -> bytes:
+        """What is to become of pages when space runs short; `intent` and `ttl_ms` as for put. OK: a segment that has the page
+        does so. MISS; NO_SPACE: over the budget of what may be retained; UNSUPPORTED_VERSION: a segment of an earlier release."""
     def register_fd(self, address: int, size_bytes: int, fd: int) -> bool:
         """Memory [address, +size) is the file `fd` from offset 0 (SGLang's shm pool): puts from it go by server-side copy.
         The descriptor is duplicated. Registering the same range again is nothing; SharedBuffers register themselves."""

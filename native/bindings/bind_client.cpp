@@ -180,15 +180,21 @@ nb::bytes get(PageClient& client, int handle, uint16_t pool, nb::bytes shards, n
   return statuses;
 }
 
+wire::KeepWish wish_of(int intent, uint32_t ttl_ms) {
+  if (intent < 0 || intent > static_cast<int>(wire::Intent::kDemote))
+    value_error("intent is 0 (normal), 1 (retain) or 2 (demote), not " + std::to_string(intent));
+  return {static_cast<wire::Intent>(intent), ttl_ms};
+}
+
 nb::bytes put(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes,
-              const Pieces& memory, int64_t deadline_ms, bool ack_committed, uint32_t depth,
-              nb::object texts) {
+              const Pieces& memory, int64_t deadline_ms, bool ack_committed, uint32_t depth, nb::object texts,
+              int intent, uint32_t ttl_ms) {
   const Deadline deadline = Deadline::after_ms(deadline_ms);
   const KeyBlock keys = call_keys(client, handle, pool, shards, hashes);
   check_memory(keys, memory);
   std::vector<std::string> text_copies;  // the list may change while the GIL is released
   std::vector<std::string_view> text_views;
-  PutOptions options{ack_committed, depth, nullptr};
+  PutOptions options{ack_committed, depth, nullptr, wish_of(intent, ttl_ms)};
   if (!texts.is_none()) {
     text_copies = nb::cast<std::vector<std::string>>(texts);
     if (text_copies.size() != keys.key_count)
@@ -212,6 +218,18 @@ nb::bytes remove(PageClient& client, int handle, uint16_t pool, nb::bytes shards
   uint8_t* out = mutable_data(statuses);
   if (keys.key_count == 0) return statuses;
   interruptibly(deadline, [&](const Deadline& until) { client.remove(handle, keys, until, out); });
+  return statuses;
+}
+
+nb::bytes keep(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes, int intent,
+               uint32_t ttl_ms, int64_t deadline_ms) {
+  const Deadline deadline = Deadline::after_ms(deadline_ms);
+  const wire::KeepWish wish = wish_of(intent, ttl_ms);
+  const KeyBlock keys = call_keys(client, handle, pool, shards, hashes);
+  nb::bytes statuses = fresh_bytes(keys.entry_count());
+  uint8_t* out = mutable_data(statuses);
+  if (keys.key_count == 0) return statuses;
+  interruptibly(deadline, [&](const Deadline& until) { client.keep(handle, keys, wish, until, out); });
   return statuses;
 }
 
@@ -407,11 +425,13 @@ void bind_client(nb::module_& m) {
            nb::arg("memory"), nb::arg("deadline_ms"))
       .def("put", &put, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
            nb::arg("memory"), nb::arg("deadline_ms"), nb::arg("ack_committed") = true, nb::arg("depth") = 0,
-           nb::arg("texts") = nb::none())
+           nb::arg("texts") = nb::none(), nb::arg("intent") = 0, nb::arg("ttl_ms") = 0)
       .def("fetch", &fetch, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
            nb::arg("deadline_ms"), nb::arg("bytes_max"))
       .def("remove", &remove, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
            nb::arg("deadline_ms"))
+      .def("keep", &keep, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
+           nb::arg("intent"), nb::arg("ttl_ms"), nb::arg("deadline_ms"))
       .def("register_fd", &PageClient::register_memory, nb::arg("address"), nb::arg("size_bytes"),
            nb::arg("fd"))
       .def(

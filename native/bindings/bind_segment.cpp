@@ -54,7 +54,8 @@ std::shared_ptr<SegmentStore> make_store(uint64_t capacity_bytes, nb::bytes pool
                                          std::string eviction_policy, double pinned_fraction_max,
                                          uint64_t journal_entries_max, bool lock_memory,
                                          std::string pool_path, std::string huge_pages,
-                                         std::vector<uint32_t> numa_nodes,
+                                         std::vector<uint32_t> numa_nodes, double retained_fraction_max,
+                                         double retained_namespace_fraction_max,
                                          std::shared_ptr<PoolProgress> progress) {
   SegmentStoreOptions options;
   options.capacity_bytes = capacity_bytes;
@@ -67,6 +68,8 @@ std::shared_ptr<SegmentStore> make_store(uint64_t capacity_bytes, nb::bytes pool
   options.pool.huge_pages = huge_pages_of(huge_pages);
   options.pool.numa_nodes = std::move(numa_nodes);
   options.pool.lock_memory = lock_memory;
+  options.retained_fraction_max = retained_fraction_max;
+  options.retained_namespace_fraction_max = retained_namespace_fraction_max;
   options.progress = std::move(progress);
   return without_gil([&] { return make_process_owned<SegmentStore>(options); });
 }
@@ -113,6 +116,40 @@ void set_namespaces(SegmentStore& store, const nb::list& current, const nb::list
   without_gil([&] { store.set_namespaces(current_ids, known_ids); });
 }
 
+wire::KeepWish wish_of(int intent, uint32_t ttl_ms) {
+  if (intent < 0 || intent > static_cast<int>(wire::Intent::kDemote))
+    throw nb::value_error("intent is 0 (normal), 1 (retain) or 2 (demote)");
+  return {static_cast<wire::Intent>(intent), ttl_ms};
+}
+
+nb::tuple keep_objects(SegmentStore& store, nb::bytes ns, nb::bytes fingerprints, int intent,
+                       uint32_t ttl_ms) {
+  if (fingerprints.size() % kFingerprintBytes != 0)
+    throw nb::value_error("fingerprints come in 16 bytes each");
+  const NamespaceId id = exactly<kNamespaceBytes>(ns, "a namespace id");
+  const wire::KeepWish wish = wish_of(intent, ttl_ms);
+  std::vector<Fingerprint> fps(fingerprints.size() / kFingerprintBytes);
+  if (!fps.empty()) std::memcpy(fps.data(), fingerprints.data(), fingerprints.size());
+  const auto counts = without_gil([&] { return store.keep_objects(id, fps, wish); });
+  return nb::make_tuple(counts.kept, counts.refused, counts.missing);
+}
+
+nb::tuple keep_namespace(SegmentStore& store, nb::bytes ns, int intent, uint32_t ttl_ms) {
+  const NamespaceId id = exactly<kNamespaceBytes>(ns, "a namespace id");
+  const wire::KeepWish wish = wish_of(intent, ttl_ms);
+  const auto counts = without_gil([&] { return store.keep_namespace(id, wish); });
+  return nb::make_tuple(counts.kept, counts.refused, counts.missing);
+}
+
+nb::tuple retention(SegmentStore& store) {
+  const auto [accounts, limits] = without_gil([&] { return store.retention(); });
+  nb::list out;
+  for (const Retention::Account& a : accounts)
+    out.append(nb::make_tuple(nb::bytes(a.ns.data(), a.ns.size()), a.retained_bytes, a.retained_objects,
+                              a.demoted_objects, a.over_budget, a.demotions_heeded));
+  return nb::make_tuple(limits.namespace_bytes_max, out);
+}
+
 std::shared_ptr<DataServer> make_server(std::shared_ptr<SegmentStore> store, std::string tcp_host,
                                         uint16_t tcp_port, std::string unix_path,
                                         std::vector<std::string> tokens, uint32_t connections_max,
@@ -148,7 +185,8 @@ void bind_segment(nb::module_& m) {
       .def(nb::new_(&make_store), nb::kw_only(), "capacity_bytes"_a, "pool_id"_a,
            "free_ahead_bytes"_a = nb::none(), "eviction_policy"_a = "adaptive", "pinned_fraction_max"_a = 0.5,
            "journal_entries_max"_a = 4194304, "lock_memory"_a = false, "pool_path"_a = "",
-           "huge_pages"_a = "thp", "numa_nodes"_a = std::vector<uint32_t>(), "progress"_a = nb::none())
+           "huge_pages"_a = "thp", "numa_nodes"_a = std::vector<uint32_t>(), "retained_fraction_max"_a = 0.10,
+           "retained_namespace_fraction_max"_a = 0.05, "progress"_a = nb::none())
       .def_prop_ro("pool_adopted", [](SegmentStore& s) { return s.pool().adopted(); })
       .def_prop_ro("pool_page_bytes", [](SegmentStore& s) { return s.pool().reserved_page_bytes(); })
       .def_prop_ro("journal_fd", [](SegmentStore& s) { return s.journal().fd(); })
@@ -173,6 +211,9 @@ void bind_segment(nb::module_& m) {
           },
           "ns"_a)
       .def("evict_bytes", &SegmentStore::evict_bytes, "wanted_bytes"_a, released)
+      .def("keep_objects", &keep_objects, "ns"_a, "fingerprints"_a, "intent"_a, "ttl_ms"_a)
+      .def("keep_namespace", &keep_namespace, "ns"_a, "intent"_a, "ttl_ms"_a)
+      .def("retention", &retention)
       .def("stats", [](SegmentStore& s) { return without_gil([&] { return s.stats(); }); })
       .def("close", &SegmentStore::close, released);
 

@@ -1,12 +1,14 @@
 // What a client counts. Monotonic, process-local, thread-safe (relaxed atomics). The names are stable: dashboards read them.
 //
-//   <call>_calls, <call>_keys        calls and entries (keys x shards), for <call> in get, put, exists, fetch, remove
+//   <call>_calls, <call>_keys        calls and entries (keys x shards), for <call> in get, put, exists, fetch, remove, keep
 //   <call>_hits                      entries answered OK (put: OK or EXISTS)
 //   <call>_misses                    entries the store does not have (put: entries not stored for lack of room)
 //   <call>_failures                  entries answered otherwise: TIMEOUT, UNAVAILABLE, DIGEST_MISMATCH, CONFLICT, ...
 //   <call>_bytes                     bytes of the hits, for get, put and fetch
 //   put_exists                       of put_hits: entries that were there already
 //   put_conflicts                    entries whose key is taken by an object of another length
+//   keep_refused                     entries that a segment has and does not keep as a put or keep asked: over its budget
+//   keep_unsupported                 entries of puts and keeps whose intent a segment of an earlier release does not take
 //   timeouts                         exchanges with a peer that ended at their deadline
 //   connects                         connections opened (HELLO answered)
 //   reconnects                       of them, such as replaced one that had failed
@@ -72,6 +74,13 @@ enum class Counter : uint8_t {
   kRemoveHits,
   kRemoveMisses,
   kRemoveFailures,
+  kKeepCalls,
+  kKeepKeys,
+  kKeepHits,
+  kKeepMisses,
+  kKeepFailures,
+  kKeepRefused,
+  kKeepUnsupported,
   kTimeouts,
   kConnects,
   kReconnects,
@@ -104,6 +113,8 @@ constexpr CallCounters kExistsCounters{Counter::kExistsCalls, Counter::kExistsKe
                                        Counter::kExistsMisses, Counter::kExistsFailures};
 constexpr CallCounters kFetchCounters{Counter::kFetchCalls, Counter::kFetchKeys, Counter::kFetchHits,
                                       Counter::kFetchMisses, Counter::kFetchFailures};
+constexpr CallCounters kKeepCounters{Counter::kKeepCalls, Counter::kKeepKeys, Counter::kKeepHits,
+                                     Counter::kKeepMisses, Counter::kKeepFailures};
 constexpr CallCounters kRemoveCounters{Counter::kRemoveCalls, Counter::kRemoveKeys, Counter::kRemoveHits,
                                        Counter::kRemoveMisses, Counter::kRemoveFailures};
 

@@ -9,6 +9,7 @@
 #include "client/calls/exists_call.hpp"
 #include "client/calls/fetch_call.hpp"
 #include "client/calls/get_call.hpp"
+#include "client/calls/keep_call.hpp"
 #include "client/calls/remove_call.hpp"
 
 namespace kvstore {
@@ -143,6 +144,13 @@ void PageClient::remove(int handle, const KeyBlock& keys, const Deadline& deadli
   no_answers_yet(keys, statuses);
   const auto call = [&](Cluster& cluster) { RemoveCall(cluster, keys, deadline, statuses).run(handle); };
   if (answer(keys, statuses, call)) counters_.count(kRemoveCounters, statuses, keys.entry_count());
+}
+
+void PageClient::keep(int handle, const KeyBlock& keys, const wire::KeepWish& wish, const Deadline& deadline,
+                      uint8_t* statuses) {
+  no_answers_yet(keys, statuses);
+  const auto call = [&](Cluster& cluster) { KeepCall(cluster, keys, wish, deadline, statuses).run(handle); };
+  if (answer(keys, statuses, call)) counters_.count(kKeepCounters, statuses, keys.entry_count());
 }
 
 std::vector<uint32_t> PageClient::fetch_lengths(int handle, const KeyBlock& keys, uint64_t bytes_max,

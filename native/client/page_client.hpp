@@ -56,6 +56,8 @@ class PageClient {
   void put(int handle, const KeyBlock& keys, const Pieces& memory, const PutOptions& options,
            const Deadline& deadline, uint8_t* statuses);
   void remove(int handle, const KeyBlock& keys, const Deadline& deadline, uint8_t* statuses);
+  void keep(int handle, const KeyBlock& keys, const wire::KeepWish& wish, const Deadline& deadline,
+            uint8_t* statuses);
 
   // fetch() in two halves, because the caller allocates in between: the lengths of what can be fetched, 0 for
   // entries that are not there or would exceed bytes_max in total; then a get of exactly those entries.

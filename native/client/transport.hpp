@@ -24,7 +24,7 @@
 
 namespace kvstore {
 
-enum class BatchKind : uint8_t { kGet, kPut, kPin, kRemove, kSuspect };
+enum class BatchKind : uint8_t { kGet, kPut, kPin, kRemove, kSuspect, kKeep };
 
 // The entries of one call that go to one segment. Everything it points to outlives the call.
 struct TransportBatch {
@@ -37,6 +37,7 @@ struct TransportBatch {
   bool ack_committed = true;       // put, remove
   uint32_t depth = 0;              // put: of key 0 of the call
   const std::vector<std::string_view>* texts = nullptr;  // put: one a key of the call, or null
+  wire::KeepWish wish;                                   // keep, put
 
   void set_status(uint32_t entry, wire::Status status) { statuses[entry] = static_cast<uint8_t>(status); }
   wire::Status status(uint32_t entry) const { return static_cast<wire::Status>(statuses[entry]); }

@@ -1,5 +1,6 @@
 #include "protocol/data_codec.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -40,17 +41,21 @@ void write_put(wire::Writer& body, const KeyBlock& keys, const EntryRun& run, co
   uint8_t flags = wire::kPutHasDepths;
   if (fields.texts != nullptr) flags |= wire::kPutHasTexts;
   if (fields.with_digests) flags |= wire::kPutHasDigests;
+  const bool with_intent = fields.keep.intent != wire::Intent::kNormal;
+  if (with_intent) flags |= wire::kPutHasIntent;
   body.u8(fields.head.ack_committed ? 1 : 0).u8(flags).u16(0).u32(fields.head.commit_timeout_ms);
   write_run(body, keys, run);
   body.raw(lengths.data(), lengths.size() * sizeof(uint32_t));
   for (size_t k = run.key_begin; k < run.key_end; ++k) body.u32(fields.depth + run.block->keys[k]);
-  if (fields.texts == nullptr) return;
-  for (size_t k = run.key_begin; k < run.key_end; ++k)
-    body.u16(static_cast<uint16_t>((*fields.texts)[run.block->keys[k]].size()));
-  for (size_t k = run.key_begin; k < run.key_end; ++k) {
-    const std::string_view text = (*fields.texts)[run.block->keys[k]];
-    body.raw(text.data(), text.size());
+  if (fields.texts != nullptr) {
+    for (size_t k = run.key_begin; k < run.key_end; ++k)
+      body.u16(static_cast<uint16_t>((*fields.texts)[run.block->keys[k]].size()));
+    for (size_t k = run.key_begin; k < run.key_end; ++k) {
+      const std::string_view text = (*fields.texts)[run.block->keys[k]];
+      body.raw(text.data(), text.size());
+    }
   }
+  if (with_intent) body.keep_wish(fields.keep);
 }
 
 std::vector<Status> read_statuses(const FrameReply& reply, size_t entry_count) {
@@ -62,7 +67,11 @@ PutAnswer read_put_reply(const FrameReply& reply, size_t entry_count) {
   wire::Reader reader = reply.reader();
   PutAnswer answer;
   answer.statuses = take_statuses(reader, entry_count);
-  if (reader.left() >= kJournalSeqBytes) answer.journal_seq = reader.u64("journal_seq");
+  if (reader.left() >= 8) answer.journal_seq = reader.u64("journal_seq");
+  if (reader.left() >= 8) {
+    const uint32_t not_kept = reader.u32("not_kept");
+    answer.not_kept = static_cast<uint32_t>(std::min<size_t>(not_kept, entry_count));
+  }
   return answer;
 }
 

@@ -26,6 +26,7 @@ struct PutFields {
   uint32_t depth = 0;                                    // of key 0 of the call
   const std::vector<std::string_view>* texts = nullptr;  // one a key of the call, or null
   bool with_digests = false;                             // follow the pieces of a PULL
+  wire::KeepWish keep;  // sent where it is not normal, which every segment takes them for
 };
 void write_put(wire::Writer& body, const KeyBlock& keys, const EntryRun& run, const PutFields& fields,
                const std::vector<uint32_t>& lengths);
@@ -35,12 +36,14 @@ constexpr size_t kStatusesHeadBytes = 8;
 std::vector<wire::Status> read_statuses(const FrameReply& reply, size_t entry_count);
 
 // The answer to a PUT or PULL: what became of each entry, and the journal number after which the request is durable;
-// 0 where there is none, or the segment does not say.
+// 0 where there is none, or the segment does not say. `not_kept`: entries that it has, but does not retain as it was
+// asked to.
 struct PutAnswer {
   std::vector<wire::Status> statuses;
   uint64_t journal_seq = 0;
+  uint32_t not_kept = 0;
 };
-constexpr size_t kJournalSeqBytes = 8;
+constexpr size_t kPutTailBytes = 16;  // what may follow the statuses
 PutAnswer read_put_reply(const FrameReply& reply, size_t entry_count);
 
 constexpr size_t kGetEntryBytes = 16;

@@ -44,6 +44,8 @@ PutRequest read_put_request(wire::Reader& reader) {
       put.texts.push_back(reader.text(size, "text"));
     }
   }
+  put.has_intent = (flags & wire::kPutHasIntent) != 0;
+  if (put.has_intent) put.keep = wire::read_keep_wish(reader);
   put.fingerprints = put.block.fingerprints();
   return put;
 }

@@ -1,4 +1,4 @@
-// The part that PUT and PULL have in common: put head, key block, lengths, depths, texts (docs/protocol.md
+// The part that PUT and PULL have in common: put head, key block, lengths, depths, texts, intent (docs/protocol.md
 // section 6).
 #pragma once
 
@@ -15,6 +15,8 @@ namespace kvstore {
 struct PutRequest {
   bool ack_committed = false;
   bool has_digests = false;  // of a PULL
+  bool has_intent = false;
+  wire::KeepWish keep;  // of all entries, where it has one
   uint32_t commit_timeout_ms = 0;
   KeyBlock block;
   std::vector<Fingerprint> fingerprints;

@@ -27,6 +27,18 @@ void Reader::short_body(size_t wanted, const char* field) const {
                                            std::to_string(left_) + " left");
 }
 
+KeepWish read_keep_wish(Reader& reader) {
+  KeepWish wish;
+  const uint8_t intent = reader.u8("intent");
+  if (intent > static_cast<uint8_t>(Intent::kDemote))
+    throw WireError(Status::kBadRequest,
+                    "intent is 0 (normal), 1 (retain) or 2 (demote), not " + std::to_string(intent));
+  wish.intent = static_cast<Intent>(intent);
+  reader.bytes(3, "reserved");
+  wish.ttl_ms = reader.u32("ttl_ms");
+  return wish;
+}
+
 void check_count(Reader& reader, size_t asked) {
   const uint32_t count = reader.u32("count");
   if (count != asked)

@@ -44,6 +44,8 @@ constexpr uint32_t kNameBytesMax = 255;
 constexpr uint32_t kIdentityBytesMax = 64u << 10;
 constexpr uint32_t kPullPiecesMax = 2u << 20;
 constexpr uint32_t kPinMsMax = 60000;
+constexpr uint32_t kKeepTtlMsMax = 24u * 60 * 60 * 1000;
+constexpr uint32_t kKeepTtlMsDefault = 30u * 60 * 1000;  // what a TTL of 0 stands for
 
 constexpr uint32_t kNoSegment = 0xFFFFFFFFu;
 constexpr uint32_t kAlreadyThere = 0xFFFFFFFEu;
@@ -70,6 +72,7 @@ enum class Op : uint8_t {
   kPull = 25,
   kSuspect = 26,
   kCommit = 29,
+  kKeep = 30,
   kLink = 32,
   kJournal = 33,
   kInventory = 34,
@@ -103,12 +106,22 @@ enum class Status : uint8_t {
 enum class Role : uint8_t { kClient = 1, kSegment = 2, kTool = 3 };
 constexpr uint32_t kFeatureUnix = 1;
 constexpr uint32_t kFeatureCommit = 4;
+constexpr uint32_t kFeatureKeep = 8;
 
 enum class SegmentState : uint8_t { kLive = 1, kSuspect = 2, kDraining = 3, kGone = 4 };
 
 constexpr uint8_t kPutHasDepths = 1;
 constexpr uint8_t kPutHasTexts = 2;
 constexpr uint8_t kPutHasDigests = 4;  // PULL over the unix socket; over RDMA they are always there
+constexpr uint8_t kPutHasIntent = 8;
+
+// What a writer wants to become of objects when space runs short. A hint: no answer depends on it.
+enum class Intent : uint8_t { kNormal = 0, kRetain = 1, kDemote = 2 };
+struct KeepWish {
+  Intent intent = Intent::kNormal;
+  uint32_t ttl_ms = 0;  // of a retention; 0: kKeepTtlMsDefault, at most kKeepTtlMsMax
+};
+constexpr size_t kKeepWishBytes = 8;
 
 struct Header {
   uint32_t magic = kMagic;
@@ -187,6 +200,9 @@ inline uint32_t u32_at(const uint8_t* numbers, size_t i) {
 // Reads the count that starts a list of answers; throws WireError when the question had another number of entries.
 void check_count(Reader& reader, size_t asked);
 
+// Throws WireError for an intent that is none.
+KeepWish read_keep_wish(Reader& reader);
+
 // Appends fields to a growing body.
 class Writer {
  public:
@@ -208,6 +224,9 @@ class Writer {
   Writer& zeros(size_t n) {
     out_.insert(out_.end(), n, 0);
     return *this;
+  }
+  Writer& keep_wish(const KeepWish& wish) {
+    return u8(static_cast<uint8_t>(wish.intent)).zeros(3).u32(wish.ttl_ms);
   }
   // The prefix that starts every reply body.
   Writer& reply_prefix(Status status, std::string_view text, uint64_t map_epoch) {

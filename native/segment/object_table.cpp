@@ -6,11 +6,13 @@
 #include <cassert>
 #include <cstring>
 #include <exception>
+#include <random>
 #include <stdexcept>
 
 namespace kvstore {
 namespace {
 
+constexpr uint32_t kExpiredSteps = 1024;  // retentions ended by a look at the totals
 constexpr uint64_t kChunkBytesMin = 4096;
 // Of the pool, so that what a chunk takes is little of it.
 constexpr uint64_t kChunkShare = 128;
@@ -45,7 +47,9 @@ ObjectTable::ObjectTable(uint8_t* base, const Options& options)
       extents_(options.capacity_bytes),
       addresses_(options.capacity_bytes, chunks_max_of(options.capacity_bytes)),
       namespaces_(chunks_max_of(options.capacity_bytes)),
-      policy_(make_eviction_policy(options.eviction_policy, slots_end())) {
+      policy_(make_eviction_policy(options.eviction_policy, slots_end())),
+      retention_(
+          options.retention, [this](uint32_t slot, Keep keep) { set_keep(slot, keep); }, std::random_device{}()) {
   track_chunk(0);
   if (!options.kept)
     for (uint32_t place = slots_.places(0); --place > 0;) give_slot(slot_at(0, place));
@@ -107,6 +111,7 @@ std::optional<JournalEntry> ObjectTable::seal(uint32_t slot, const Fingerprint& 
   }
   ++ranked_count_;
   policy_->on_insert({slot, fp.lo, record.stored_bytes(), slots_.header(slot).depth, keep});
+  retention_.came(slot, record.ns, fp.lo, ranked_count_);
   return JournalEntry{fp, record.ns, record.length, JournalOp::kAdd};
 }
 
@@ -117,6 +122,7 @@ void ObjectTable::abandon(uint32_t slot) noexcept {
 void ObjectTable::use(uint32_t slot, const Fingerprint& fp) noexcept {
   if (!slots_.has_chunk(chunk_of(slot)) || !is_findable(slot) || shards_.fingerprint(slot) != fp) return;
   records_[slot].used_at = ++uses_;
+  retention_.used(slot, records_[slot].ns, fp.lo, ranked_count_);
   policy_->on_use(slot);
 }
 
@@ -124,6 +130,25 @@ void ObjectTable::set_keep(uint32_t slot, Keep keep) noexcept {
   if (!is_findable(slot)) return;
   records_[slot].keep = keep;
   policy_->on_keep(slot, keep);
+}
+
+bool ObjectTable::keep(uint32_t slot, const wire::KeepWish& wish, uint64_t now_ms) noexcept {
+  return keeps_rule(is_findable(slot)) && retention_.keep(kept_object(slot), wish, now_ms);
+}
+
+const Retention& ObjectTable::retention(uint64_t now_ms) noexcept {
+  retention_.expire(now_ms, kExpiredSteps);
+  return retention_;
+}
+
+uint32_t ObjectTable::next_of(const NamespaceId& ns, uint32_t first, uint32_t end) const {
+  for (uint32_t slot = first; slot < end; ++slot) {
+    if (!slots_.has_chunk(chunk_of(slot)) || place_of(slot) >= slots_.places(chunk_of(slot)))
+      slot = slot_at(chunk_of(slot), kChunkSlots - 1);
+    else if (place_of(slot) != 0 && records_[slot].ns == ns && is_findable(slot))
+      return slot;
+  }
+  return end;
 }
 
 bool ObjectTable::keeps_rule(bool kept) noexcept {
@@ -147,6 +172,7 @@ JournalEntry ObjectTable::entry_of(uint32_t slot) const {
 JournalEntry ObjectTable::take_out(uint32_t slot, bool idle, uint64_t seq) noexcept {
   const JournalEntry entry = entry_of(slot);
   keeps_rule(namespaces_.remove(slot, records_[slot].ns));
+  retention_.forget(slot, records_[slot].ns);
   --ranked_count_;
   slots_.set_removed(slot, seq);
   if (idle)
@@ -173,6 +199,7 @@ std::optional<JournalEntry> ObjectTable::quarantine(uint32_t slot, uint64_t seq)
   const bool idle = shards_.take_out(slot);
   const JournalEntry entry = entry_of(slot);
   keeps_rule(namespaces_.remove(slot, records_[slot].ns));
+  retention_.forget(slot, records_[slot].ns);
   --ranked_count_;
   if (!idle) ++removed_held_count_;
   slots_.set_removed(slot, seq);

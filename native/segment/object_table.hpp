@@ -24,6 +24,7 @@
 #include "segment/object_record.hpp"
 #include "segment/object_shards.hpp"
 #include "segment/put_batches.hpp"
+#include "segment/retention.hpp"
 #include "segment/slot_table.hpp"
 
 namespace kvstore {
@@ -37,6 +38,7 @@ class ObjectTable {
     uint64_t capacity_bytes = 0;  // of the data area
     std::string eviction_policy = "adaptive";
     uint64_t pinned_bytes_max = 0;
+    RetentionLimits retention;
     // The pool is one that another process has left: see "taking over" below. Otherwise it is zeroed.
     bool kept = false;
   };
@@ -84,8 +86,17 @@ class ObjectTable {
   // ---- ranking
   // A reader has used the object, if it is still the one in that slot.
   void use(uint32_t slot, const Fingerprint& fp) noexcept;
-  // Does nothing to what is not findable.
-  void set_keep(uint32_t slot, Keep keep) noexcept;
+
+  // ---- what writers want of findable objects when space runs short
+  bool is_retained(uint32_t slot) const { return retention_.of(slot) == Keep::kRetained; }
+  uint64_t taken_bytes(uint32_t slot) const { return ExtentAllocator::rounded(records_[slot].stored_bytes()); }
+  // See Retention::keep and refuse.
+  bool keep(uint32_t slot, const wire::KeepWish& wish, uint64_t now_ms) noexcept;
+  void refuse_retention(uint32_t slot) noexcept { retention_.refuse(kept_object(slot)); }
+  // Ends some of the retentions whose time is over.
+  const Retention& retention(uint64_t now_ms) noexcept;
+  // The first findable object of `ns` in slots [first, end), or `end`.
+  uint32_t next_of(const NamespaceId& ns, uint32_t first, uint32_t end) const;
 
   // ---- removing; `seq` is the journal number that the (first) REMOVE is going to have, and the header tells it
   // Takes a findable object away; the memory is free at once, or when its last reader leaves.
@@ -192,6 +203,11 @@ class ObjectTable {
   bool is_findable(uint32_t slot) const {
     return records_[slot].state == SlotState::kSealed && !shards_.is_removed(slot);
   }
+  // Does nothing to what is not findable.
+  void set_keep(uint32_t slot, Keep keep) noexcept;
+  Retention::Object kept_object(uint32_t slot) const {
+    return {slot, records_[slot].ns, shards_.fingerprint(slot).lo, taken_bytes(slot)};
+  }
   bool is_as_written(uint32_t slot) const;  // what the table keeps of a header is what the header says
   bool keeps_rule(bool kept) noexcept;      // counts it when not
   // May go for the sake of others: in no open batch. Idle ones only.
@@ -225,6 +241,7 @@ class ObjectTable {
   NamespaceTable namespaces_;
   PutBatches batches_;
   std::unique_ptr<EvictionPolicy> policy_;
+  Retention retention_;
   std::vector<FreeSlots> free_slots_;          // by chunk
   std::set<uint32_t> chunks_with_free_slots_;  // the lowest is used first, so that the upper ones get free
   uint32_t drain_hand_ = 0;                    // the chunk that was looked at last

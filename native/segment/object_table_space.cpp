@@ -112,6 +112,7 @@ void ObjectTable::give_chunk_back(uint32_t chunk) noexcept {
 ObjectTable::Evicted ObjectTable::evict(uint64_t wanted_bytes, uint32_t steps_max, uint64_t now_ms,
                                         uint32_t own_batch, uint64_t seq,
                                         std::vector<JournalEntry>& removed) noexcept {
+  retention_.expire(now_ms, steps_max);
   Evicted result;
   const size_t removed_before = removed.size();
   const auto next_seq = [&] { return seq + (removed.size() - removed_before); };

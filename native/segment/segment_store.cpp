@@ -26,6 +26,10 @@ const SegmentStoreOptions& validated(const SegmentStoreOptions& o) {
            ", at most half of capacity_bytes may be kept free");
   if (!(o.pinned_fraction_max >= 0 && o.pinned_fraction_max <= 1))
     refuse("pinned_fraction_max must be in [0, 1]");
+  for (const auto& [name, value] :
+       {std::pair("retained_fraction_max", o.retained_fraction_max),
+        std::pair("retained_namespace_fraction_max", o.retained_namespace_fraction_max)})
+    if (!(value >= 0 && value <= 1)) refuse(std::string(name) + " must be in [0, 1]");
   if (o.journal_entries_max == 0) refuse("journal_entries_max must be at least 1");
   make_eviction_policy(o.eviction_policy, 1);  // names the known ones when this is none of them
   return o;
@@ -44,6 +48,10 @@ ObjectTable::Options table_options(const SegmentStoreOptions& o, const PoolLayou
   options.eviction_policy = o.eviction_policy;
   options.pinned_bytes_max =
       static_cast<uint64_t>(o.pinned_fraction_max * static_cast<double>(o.capacity_bytes));
+  const auto share = [&](double fraction) {
+    return static_cast<uint64_t>(fraction * static_cast<double>(o.capacity_bytes));
+  };
+  options.retention = {share(o.retained_fraction_max), share(o.retained_namespace_fraction_max)};
   return options;
 }
 
@@ -151,6 +159,13 @@ std::map<std::string, uint64_t> SegmentStore::stats() {
     out["used_bytes"] = objects_.used_bytes();
     out["object_count"] = objects_.object_count();
     out["pinned_bytes"] = shards_.pinned_bytes();
+    const Retention::Totals& kept = objects_.retention(now_ms()).totals();
+    out["retained_bytes"] = kept.retained_bytes;
+    out["retained_objects"] = kept.retained_objects;
+    out["demoted_objects"] = kept.demoted_objects;
+    out["retentions_refused"] = kept.over_budget;
+    out["retentions_expired"] = kept.expired;
+    out["demotions_ignored"] = kept.demotions_ignored;
     out["slots"] = objects_.slot_count();
     out["slots_free"] = objects_.slots_free();
     out["quarantined_slots"] = objects_.quarantined_count();

@@ -35,6 +35,8 @@ struct SegmentStoreOptions {
   uint64_t free_ahead_bytes = kFreeAheadByCapacity;
   std::string eviction_policy = "adaptive";
   double pinned_fraction_max = 0.5;
+  double retained_fraction_max = 0.10;            // of the pool, that writers may have retained
+  double retained_namespace_fraction_max = 0.05;  // and those of one namespace
   uint64_t journal_entries_max = 4194304;
   PoolOptions pool;
   std::shared_ptr<PoolProgress> progress;  // null: nobody watches
@@ -129,6 +131,11 @@ class SegmentStore {
 
   // The second is the journal number to wait for.
   std::pair<Statuses, uint64_t> remove(const KeyBlock& block);
+  // What is to become of objects when space runs short. OK, MISS, or NO_SPACE: it is here and is as any other, see
+  // Retention::keep.
+  Statuses keep(const KeyBlock& block, const wire::KeepWish& wish);
+  // The same for those entries of a put that are here (OK, EXISTS); how many of them are as any other.
+  uint32_t keep_stored(const KeyBlock& block, const wire::KeepWish& wish, const Statuses& put);
   // Recomputes digests: OK, MISS, or DIGEST_MISMATCH (now quarantined).
   Statuses verify(const KeyBlock& block);
 
@@ -137,6 +144,18 @@ class SegmentStore {
   void set_namespaces(const std::vector<NamespaceId>& current, const std::vector<NamespaceId>& known);
   void retire_namespace(const NamespaceId& ns);
   uint64_t evict_bytes(uint64_t wanted_bytes);
+  // What an operator wants of objects.
+  struct KeepCounts {
+    uint64_t kept = 0;
+    uint64_t refused = 0;  // here, and as any other
+    uint64_t missing = 0;
+  };
+  KeepCounts keep_objects(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints,
+                          const wire::KeepWish& wish);
+  // All that are here now, in slices between which the store changes.
+  KeepCounts keep_namespace(const NamespaceId& ns, const wire::KeepWish& wish);
+  // Of each namespace that has wishes, and what one may retain here.
+  std::pair<std::vector<Retention::Account>, RetentionLimits> retention();
   // What is left of an inventory that is being taken.
   struct Inventory {
     uint64_t last_seq = 0;  // the journal number that it stands for
@@ -188,6 +207,9 @@ class SegmentStore {
   enum class Room : uint8_t { kMade, kLater, kNever };
 
   static uint64_t now_ms();
+  // Of one critical section: entries [first, end).
+  void keep_some(const KeyBlock& block, const std::vector<Fingerprint>& fps, uint32_t first, uint32_t end,
+                 const wire::KeepWish& wish, Statuses& statuses) REQUIRES(mutex_);
   bool reserve_one(const PutRequest& put, uint32_t entry, uint64_t bytes_left, Wait& wait, WriteEntry& write)
       REQUIRES(mutex_);
   bool is_same(uint32_t occupant, const PutRequest& put, uint32_t entry) const REQUIRES(mutex_);

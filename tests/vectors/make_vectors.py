@@ -26,6 +26,7 @@ HASHES = tuple(bytes([i]) * 32 for i in (0xA1, 0xB2, 0xC3))
 KEYS = wire.KeyBlock(NS, 5, SHARDS, HASHES)
 TEXT_KEYS = wire.KeyBlock(NS, wire.STRING_POOL, (wire.WHOLE_SHARD,), HASHES)
 PUT = wire.PutRequest(KEYS, (1, 2, 3, 4, 5, 6), True, 900, (7, 8, 9))
+KEPT_PUT = dataclasses.replace(PUT, intent=1, ttl_ms=60_000)
 SEGMENTS = (
     protocol.MapRecord(
         0, protocol.SegmentState.LIVE, PEER, POOL, 1 << 40, 12345, "10.0.0.7", 7450, "/run/kv/s0.sock"
@@ -107,6 +108,23 @@ REQUESTS: list[tuple[str, str, Op, Any, int]] = [
     ),
     ("inventory_last", "link", Op.INVENTORY, link.InventoryMessage(1 << 40, b"", False, True), 0),
     ("heartbeat", "link", Op.HEARTBEAT, link.HeartbeatMessage(1 << 40, 12345, 1 << 20, 2, 3, 1 << 33), 0),
+    ("keep", "data", Op.KEEP, wire.KeepRequest(1, 3_600_000, KEYS), 0),
+    ("keep_demote", "data", Op.KEEP, wire.KeepRequest(2, 0, TEXT_KEYS), 0),
+    ("put_with_intent", "data", Op.PUT, KEPT_PUT, 21 + 6 * 4),
+    (
+        "put_with_texts_and_intent",
+        "data",
+        Op.PUT,
+        wire.PutRequest(TEXT_KEYS, (10, 20, 30), False, 0, None, ("a", "", "käse"), 2),
+        60 + 3 * 4,
+    ),
+    (
+        "pull_with_intent",
+        "data",
+        Op.PULL,
+        wire.PullRequest(KEPT_PUT, 3, 2, tuple(range(12)), tuple(range(100, 112))),
+        0,
+    ),
 ]
 # What a master says on a link unasked: frames without the REPLY flag, like requests.
 NOTICES: list[tuple[str, str, Op, Any, int]] = [
@@ -118,6 +136,7 @@ NOTICES: list[tuple[str, str, Op, Any, int]] = [
 OK_DIRECTORY = protocol.ReplyPrefix(Status.OK, "", EPOCH)
 OK_DATA = protocol.ReplyPrefix(Status.OK)
 STATUSES = wire.StatusesReply(bytes([0, 1, 2, 3, 5, 15]))
+KEPT_PUT_ANSWER = wire.KeptPutReply(STATUSES.statuses, (7 << 32) + 9, 2)
 PUT_ANSWER = wire.PutReply(STATUSES.statuses, (7 << 32) + 9)
 LOCATIONS = (
     wire.Location(1 << 20, 42, 4096, 0xDEADBEEF, 9, Status.OK, 1),
@@ -207,6 +226,8 @@ REPLIES: list[tuple[str, str, Op, protocol.ReplyPrefix, Any, int]] = [
         None,
         0,
     ),
+    ("keep", "data", Op.KEEP, OK_DATA, wire.StatusesReply(bytes([0, 1, 3, 0, 0, 0])), 0),
+    ("put_not_kept", "data", Op.PUT, OK_DATA, KEPT_PUT_ANSWER, 0),
 ]
 # (identity, epoch, pool, shard, page hash)
 NAMES = (

@@ -40,12 +40,13 @@ std::vector<uint32_t> storable_entries(const KeyBlock& keys, const Pieces& memor
 
 PutCall::PutCall(Cluster& cluster, const KeyBlock& keys, const Pieces& memory, const PutOptions& options,
                  const Deadline& deadline, uint8_t* statuses)
-    : PageCall(cluster, keys, storable_entries(keys, memory, options, statuses), deadline, statuses),
+    : KeepingCall(cluster, keys, storable_entries(keys, memory, options, statuses), deadline, statuses),
       memory_(memory),
       options_(options) {}
 
 PutCall::Attempt PutCall::attempt() {
   stored_.clear();
+  there_.clear();
   failed_.clear();
   std::vector<uint32_t> pending = entries();
   for (int round = 0; round < kRoundsMax && !pending.empty(); ++round) {
@@ -56,6 +57,7 @@ PutCall::Attempt PutCall::attempt() {
     }
     if (send(&pending) == Attempt::kStaleNamespace) return Attempt::kStaleNamespace;
   }
+  if (keep_what_is_there() == Attempt::kStaleNamespace) return Attempt::kStaleNamespace;
   check_own_evictions();
   if (options_.ack_committed) remember_stored();
   return Attempt::kDone;
@@ -82,13 +84,17 @@ PutCall::Attempt PutCall::send(std::vector<uint32_t>* pending) {
   if (placed == Status::kOk) confirm_namespace();
   if (placed != Status::kOk) set(*pending, placed);
   pending->clear();
-  for (const auto& [entry, answer] : placement.answered) set(entry, answer);
+  for (const auto& [entry, answer] : placement.answered) {
+    set(entry, answer);
+    if (answer == Status::kExists) there_.push_back(entry);
+  }
 
   TransportBatch put = batch(BatchKind::kPut);
   put.memory = &memory_;
   put.ack_committed = options_.ack_committed;
   put.depth = options_.depth;
   put.texts = options_.texts;
+  put.wish = options_.wish;
   cluster().submit(placement.groups, put, deadline());
   for (const auto& [segment, group] : placement.groups) {
     if (any_stale(group.entries)) return Attempt::kStaleNamespace;
@@ -121,6 +127,13 @@ void PutCall::take_back_lost(std::vector<uint32_t>* pending) {
   }
   stored_.erase(lost, stored_.end());
   std::sort(pending->begin(), pending->end());
+}
+
+PutCall::Attempt PutCall::keep_what_is_there() {
+  if (options_.wish.intent == wire::Intent::kNormal || there_.empty()) return Attempt::kDone;
+  std::sort(there_.begin(), there_.end());  // of several rounds
+  std::vector<uint8_t> outcomes(keys().entry_count(), static_cast<uint8_t>(Status::kUnavailable));
+  return keep(there_, options_.wish, outcomes.data());  // a hint: the put has its answer whatever comes of it
 }
 
 void PutCall::check_own_evictions() {

@@ -1,6 +1,6 @@
 // put: stores what is absent.
 //
-//   already there, or there with another length -> EXISTS, CONFLICT, and nothing is sent
+//   already there, or there with another length -> EXISTS, CONFLICT, and nothing is sent but what the put wants kept
 //   NO_SPACE, UNAVAILABLE, TIMEOUT at a segment -> once more, at another segment that takes puts, never the same
 //   a segment gone that had stored a part of it -> that part once more, when the call places anything again
 //   large against its segment                   -> what it evicted of its own pages is NO_SPACE, not OK
@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "client/calls/keep_call.hpp"
 #include "client/calls/page_call.hpp"
 #include "client/calls/room_choice.hpp"
 
@@ -18,9 +19,10 @@ struct PutOptions {
   bool ack_committed = true;
   uint32_t depth = 0;                                    // of key 0
   const std::vector<std::string_view>* texts = nullptr;  // one a key, or null: what people read
+  wire::KeepWish wish{};                                 // of all entries
 };
 
-class PutCall : public PageCall {
+class PutCall : public KeepingCall {
  public:
   // `memory` and what `options` points to outlive the call.
   PutCall(Cluster& cluster, const KeyBlock& keys, const Pieces& memory, const PutOptions& options,
@@ -35,6 +37,8 @@ class PutCall : public PageCall {
   Attempt send(std::vector<uint32_t>* pending);
   // Moves to `pending` what was stored at segments that are no more.
   void take_back_lost(std::vector<uint32_t>* pending);
+  // What was there has no answer to the put's wish yet.
+  Attempt keep_what_is_there();
   void check_own_evictions();
   // Where what is durable now lies.
   void remember_stored();
@@ -42,6 +46,7 @@ class PutCall : public PageCall {
   const Pieces& memory_;
   const PutOptions options_;
   PeerSet failed_;                    // segments that this call goes to no more
+  std::vector<uint32_t> there_;       // what the directory said is there already
   std::vector<SegmentGroup> stored_;  // what is OK, by the segment that has it
 };
 

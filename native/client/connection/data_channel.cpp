@@ -23,6 +23,8 @@ Op op_of(BatchKind kind) {
       return Op::kPin;
     case BatchKind::kRemove:
       return Op::kRemove;
+    case BatchKind::kKeep:
+      return Op::kKeep;
     default:
       return Op::kSuspect;
   }
@@ -44,6 +46,12 @@ NetStatus DataChannel::submit_statuses(TransportBatch& batch, const Deadline& de
   batch.set_all(entry_status(status == NetStatus::kOk ? NetStatus::kClosed : status));
   if (status != NetStatus::kOk) return status;
   const Op op = op_of(batch.kind);
+  if (op == Op::kKeep && (lease->features() & wire::kFeatureKeep) == 0) {
+    batch.set_all(Status::kUnsupportedVersion);  // a segment of an earlier release
+    context_.counters.add(Counter::kKeepUnsupported, batch.entries.size());
+    lease.keep();
+    return NetStatus::kOk;
+  }
   for (const EntryBlock& block : make_blocks(batch.entries, batch.keys->shard_count)) {
     const EntryRun run{&block, 0, block.keys.size(), 0};
     const std::vector<uint32_t> entries = run.entries(batch.keys->shard_count);
@@ -52,6 +60,8 @@ NetStatus DataChannel::submit_statuses(TransportBatch& batch, const Deadline& de
       body.u32(std::min(batch.pin_ms, wire::kPinMsMax)).u32(0);
     else if (batch.kind == BatchKind::kRemove)
       body.u8(batch.ack_committed ? 1 : 0).zeros(3).u32(commit_timeout_ms(deadline));
+    else if (batch.kind == BatchKind::kKeep)
+      body.keep_wish(batch.wish);
     write_run(body, *batch.keys, run);
     uint32_t id = 0;
     FrameReply reply;
@@ -185,15 +195,41 @@ NetStatus DataChannel::put(TransportBatch& batch, const Deadline& deadline, RunS
                         std::all_of(stripes.leases.begin(), stripes.leases.end(), [](const auto& lease) {
                           return (lease->features() & wire::kFeatureCommit) != 0;
                         });
+  // Runs on several connections come to the segment in any order, and a chain is kept from its head on: one KEEP
+  // behind them all. On one connection each run says it for itself.
+  const wire::KeepWish wish = batch.wish;
+  const bool keeps_after = wish.intent != wire::Intent::kNormal && stripes.runs.size() > 1;
+  if (keeps_after) batch.wish = {};
   std::vector<CoveringCommit> commits;
   commits.reserve(stripes.runs.size());
   for (const auto& runs : stripes.runs) commits.emplace_back(batch, runs.size(), !together);
   context_.workers.run(stripes.runs.size(), [&](size_t i) {
-    stripes.outcomes[i] =
-        put_stripe(*stripes.leases[i], stripes.runs[i], batch, deadline, sender, commits[i]);
+    stripes.outcomes[i] = put_stripe(*stripes.leases[i], stripes.runs[i], batch, deadline, sender, commits[i],
+                                     context_.counters);
   });
   if (together) commit(stripes, commits, deadline);
-  return stripes.end();
+  const NetStatus ended = stripes.end();
+  if (keeps_after) keep_stored(batch, wish, deadline);
+  return ended;
+}
+
+void DataChannel::keep_stored(const TransportBatch& put, const wire::KeepWish& wish,
+                              const Deadline& deadline) {
+  TransportBatch keep;
+  keep.kind = BatchKind::kKeep;
+  keep.keys = put.keys;
+  keep.wish = wish;
+  for (const uint32_t entry : put.entries)
+    if (put.status(entry) == Status::kOk || put.status(entry) == Status::kExists ||
+        put.status(entry) == Status::kNotCommitted)
+      keep.entries.push_back(entry);
+  if (keep.entries.empty()) return;
+  std::vector<uint8_t> outcomes(put.keys->entry_count());
+  keep.statuses = outcomes.data();
+  submit_statuses(keep, deadline);  // a hint: the put has its answer whatever comes of it
+  const auto refused = std::count_if(keep.entries.begin(), keep.entries.end(),
+                                     [&](uint32_t entry) { return keep.status(entry) == Status::kNoSpace; });
+  context_.counters.add(Counter::kKeepRefused, static_cast<uint64_t>(refused));
 }
 
 void DataChannel::commit(Stripes& stripes, std::vector<CoveringCommit>& commits, const Deadline& deadline) {

@@ -22,7 +22,7 @@ class DataChannel {
   // `transport`: whose bytes the pages count as.
   DataChannel(PeerAddress address, const PeerId& pool_id, TransportContext& context, const char* transport);
 
-  // PIN, REMOVE and SUSPECT: a status an entry.
+  // PIN, REMOVE, SUSPECT and KEEP: a status an entry.
   NetStatus submit_statuses(TransportBatch& batch, const Deadline& deadline);
   NetStatus get(TransportBatch& batch, const Deadline& deadline);
   // `limits`: of a run of this sender.
@@ -67,6 +67,9 @@ class DataChannel {
   NetStatus cut(TransportBatch& batch, const RunLimits& limits, const Deadline& deadline, Stripes* out);
   // One COMMIT for all stripes, over the first connection that is still good.
   static void commit(Stripes& stripes, std::vector<CoveringCommit>& commits, const Deadline& deadline);
+
+  // KEEP for what is stored of a put.
+  void keep_stored(const TransportBatch& put, const wire::KeepWish& wish, const Deadline& deadline);
 
   TransportContext& context_;
   Count& bytes_get_;

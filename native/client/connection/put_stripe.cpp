@@ -17,11 +17,11 @@ struct Sent {
 };
 
 NetStatus receive(FrameConnection& connection, const Sent& sent, const std::vector<uint32_t>& entries,
-                  const Deadline& deadline, CoveringCommit* commit) {
+                  const Deadline& deadline, CoveringCommit* commit, ClientCounters& counters) {
   FrameReply reply;
   const NetStatus status = connection.receive_reply(
-      sent.op, sent.request_id,
-      data_codec::kStatusesHeadBytes + entries.size() + data_codec::kJournalSeqBytes, deadline, &reply);
+      sent.op, sent.request_id, data_codec::kStatusesHeadBytes + entries.size() + data_codec::kPutTailBytes,
+      deadline, &reply);
   if (status != NetStatus::kOk) return status;
   data_codec::PutAnswer answer;
   try {
@@ -30,6 +30,7 @@ NetStatus receive(FrameConnection& connection, const Sent& sent, const std::vect
   } catch (const wire::WireError&) {
     return NetStatus::kProtocol;
   }
+  counters.add(Counter::kKeepRefused, answer.not_kept);
   commit->answer(entries, reply.status, answer);
   return NetStatus::kOk;
 }
@@ -37,11 +38,12 @@ NetStatus receive(FrameConnection& connection, const Sent& sent, const std::vect
 }  // namespace
 
 NetStatus put_stripe(FrameConnection& connection, const std::vector<EntryRun>& runs, TransportBatch& batch,
-                     const Deadline& deadline, RunSender& sender, CoveringCommit& commit) {
+                     const Deadline& deadline, RunSender& sender, CoveringCommit& commit,
+                     ClientCounters& counters) {
   std::deque<Sent> window;
   const auto receive_one = [&] {
     const std::vector<uint32_t> entries = runs[commit.answered()].entries(batch.keys->shard_count);
-    const NetStatus status = receive(connection, window.front(), entries, deadline, &commit);
+    const NetStatus status = receive(connection, window.front(), entries, deadline, &commit, counters);
     if (status == NetStatus::kOk) window.pop_front();
     return status;
   };
@@ -55,6 +57,10 @@ NetStatus put_stripe(FrameConnection& connection, const std::vector<EntryRun>& r
     fields.head.commit_timeout_ms = commit_timeout_ms(deadline);
     fields.depth = batch.depth;
     fields.texts = batch.texts;
+    if ((connection.features() & wire::kFeatureKeep) != 0)
+      fields.keep = batch.wish;
+    else if (batch.wish.intent != wire::Intent::kNormal)
+      counters.add(Counter::kKeepUnsupported, runs[i].entry_count());
     window.emplace_back();
     status = sender.send(connection, runs[i], fields, deadline, &window.back().op, &window.back().request_id);
   }

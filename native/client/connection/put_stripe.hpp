@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "client/client_counters.hpp"
 #include "client/connection/covering_commit.hpp"
 #include "client/connection/frame_connection.hpp"
 #include "client/connection/run_sender.hpp"
@@ -13,7 +14,8 @@ namespace kvstore {
 
 // Sets the status of every entry of the runs; `commit` is that of these runs.
 NetStatus put_stripe(FrameConnection& connection, const std::vector<EntryRun>& runs, TransportBatch& batch,
-                     const Deadline& deadline, RunSender& sender, CoveringCommit& commit);
+                     const Deadline& deadline, RunSender& sender, CoveringCommit& commit,
+                     ClientCounters& counters);
 
 // Waits until what the replies of this peer have given `journal_seq` for is durable. *durable: it is.
 NetStatus commit_journal(FrameConnection& connection, uint64_t journal_seq, const Deadline& deadline,

@@ -61,7 +61,8 @@ OpTable::OpTable() {
       {Op::kUnregister, &ServerSession::on_unregister},
       {Op::kPull, &ServerSession::on_pull},
       {Op::kSuspect, &ServerSession::on_suspect},
-      {Op::kCommit, &ServerSession::on_commit}};
+      {Op::kCommit, &ServerSession::on_commit},
+      {Op::kKeep, &ServerSession::on_keep}};
   for (const auto& [op, method] : kBuiltin) add(op, std::mem_fn(method));
 }
 
@@ -226,7 +227,7 @@ bool ServerSession::hello() {
       .u32(wire::kBodyBytesMax)
       .u64(wire::kPayloadBytesMax);
   const uint32_t features =
-      wire::kFeatureCommit |
+      wire::kFeatureCommit | wire::kFeatureKeep |
       (socket_.is_unix() ? wire::kFeatureUnix | context_.unix_features : context_.tcp_features);
   reply.raw(store_.options().pool_id.data(), 16).u32(features);
   send_reply(reply);
@@ -370,10 +371,7 @@ void ServerSession::on_put(wire::Reader& body) {
   transfer.receive(socket_);
   payload_taken_ = true;
   const uint64_t seq = transfer.seal();
-  const bool durable = committed(put.ack_committed, seq, put.commit_timeout_ms);
-  if (put.ack_committed) end_batch(true);
-  reply_put(durable, transfer.statuses(), seq);
-  if (!put.ack_committed) end_batch(false);
+  finish_put(put, transfer.statuses(), seq);
 }
 
 void ServerSession::on_pull(wire::Reader& body) {
@@ -390,10 +388,7 @@ void ServerSession::on_pull(wire::Reader& body) {
   if (socket_.peer_has_closed())
     throw ConnectionEnded("the writer gave up while its memory was being copied");
   const uint64_t seq = transfer.seal();
-  const bool durable = committed(put.ack_committed, seq, put.commit_timeout_ms);
-  if (put.ack_committed) end_batch(true);
-  reply_put(durable, transfer.statuses(), seq);
-  if (!put.ack_committed) end_batch(false);
+  finish_put(put, transfer.statuses(), seq);
 }
 
 void ServerSession::on_remove(wire::Reader& body) {
@@ -403,6 +398,11 @@ void ServerSession::on_remove(wire::Reader& body) {
   const auto [statuses, seq] = store_.remove(read_key_block(body));
   const bool durable = committed(ack, seq, commit_timeout_ms);
   reply_statuses(durable ? Status::kOk : Status::kNotCommitted, statuses);
+}
+
+void ServerSession::on_keep(wire::Reader& body) {
+  const wire::KeepWish wish = wire::read_keep_wish(body);
+  reply_statuses(Status::kOk, store_.keep(read_key_block(body), wish));
 }
 
 void ServerSession::on_suspect(wire::Reader& body) {
@@ -466,12 +466,17 @@ void ServerSession::on_register(wire::Reader& body) {
   send_reply(reply);
 }
 
-void ServerSession::reply_put(bool durable, const SegmentStore::Statuses& statuses, uint64_t seq) {
+void ServerSession::finish_put(const PutRequest& put, const SegmentStore::Statuses& statuses, uint64_t seq) {
+  const uint32_t not_kept = put.has_intent ? store_.keep_stored(put.block, put.keep, statuses) : 0;
+  const bool durable = committed(put.ack_committed, seq, put.commit_timeout_ms);
+  if (put.ack_committed) end_batch(true);
   wire::Writer reply = reply_body(durable ? Status::kOk : Status::kNotCommitted, durable ? "" : kNotConfirmed,
-                                  16 + statuses.size());
+                                  24 + statuses.size());
   reply.u32(static_cast<uint32_t>(statuses.size())).u32(0).raw(statuses.data(), statuses.size());
   reply.u64(seq);
+  if (put.has_intent) reply.u32(not_kept).u32(0);
   send_reply(reply);
+  if (!put.ack_committed) end_batch(false);
 }
 
 void ServerSession::reply_statuses(Status status, const SegmentStore::Statuses& statuses) {

@@ -102,10 +102,12 @@ class ServerSession final : public ExtensionSession {
   void on_suspect(wire::Reader& body);
   void on_unregister(wire::Reader& body);
   void on_commit(wire::Reader& body);
+  void on_keep(wire::Reader& body);
   bool committed(bool wanted, uint64_t seq, uint32_t timeout_ms);
   bool wait_durable(uint64_t seq, uint32_t timeout_ms);
   void end_batch(bool commit_asked) noexcept;
-  void reply_put(bool durable, const SegmentStore::Statuses& statuses, uint64_t seq);
+  // What is left to do once the objects are sealed: their wish, the commit, the reply.
+  void finish_put(const PutRequest& put, const SegmentStore::Statuses& statuses, uint64_t seq);
   void require_unix() const;
   RemoteMemory& require_remote_memory() const;
 

@@ -96,11 +96,14 @@ TEST(the_answer_to_a_put_is_read_with_a_journal_number_and_without_one) {
   wire::Writer w;
   w.u32(2).u32(0).u8(0).u8(2);
   CHECK_EQ(read_put_reply(reply_of(w), 2).journal_seq, 0u);  // a segment that has no COMMIT
-  w.u64((7ull << 32) + 9).u32(5);                            // and of a later one, more
+  w.u64((7ull << 32) + 9).u32(1);                            // and of a later one, more
   const PutAnswer answer = read_put_reply(reply_of(w), 2);
   CHECK_EQ(answer.journal_seq, (7ull << 32) + 9);
   CHECK(answer.statuses[1] == Status::kExists);
+  CHECK_EQ(answer.not_kept, 0u);
   CHECK_THROWS(read_put_reply(reply_of(w), 3), WireError);
+  w.u32(0);  // of a put with an intent
+  CHECK_EQ(read_put_reply(reply_of(w), 2).not_kept, 1u);
 }
 
 TEST(random_bytes_are_read_or_refused_and_never_lead_outside) {

@@ -1,6 +1,7 @@
 // The C++ codec against the golden vectors that the Python codec is tested against too (tests/vectors/).
 #include "check.hpp"
 #include "protocol/keys.hpp"
+#include "protocol/put_request.hpp"
 #include "protocol/vectors.hpp"
 #include "protocol/wire.hpp"
 #include "write_key_block.hpp"
@@ -95,6 +96,45 @@ TEST(requests_written_field_by_field_are_the_vectors) {
   wire::Writer commit;
   commit.u64((7ull << 32) + 9).u32(900).u32(0);
   CHECK(same(commit, vector_of("commit", "request")));
+}
+
+TEST(a_wish_decodes_and_encodes_to_the_vectors_and_no_other_intent_is_one) {
+  const Vector v = vector_of("keep", "request");
+  wire::Reader reader = v.body();
+  const wire::KeepWish wish = wire::read_keep_wish(reader);
+  CHECK(wish.intent == wire::Intent::kRetain);
+  CHECK_EQ(wish.ttl_ms, 3'600'000u);
+  const KeyBlock block = read_key_block(reader);
+  wire::Writer again;
+  again.keep_wish(wish);
+  write_key_block(again, block);
+  CHECK(same(again, v));
+  const Vector demotion = vector_of("keep_demote", "request");
+  wire::Reader demote = demotion.body();
+  CHECK(wire::read_keep_wish(demote).intent == wire::Intent::kDemote);
+  const uint8_t none[wire::kKeepWishBytes] = {3};
+  wire::Reader bad(none, sizeof(none));
+  CHECK_THROWS(wire::read_keep_wish(bad), wire::WireError);
+}
+
+TEST(the_intent_of_a_put_is_read_where_it_has_one) {
+  for (const char* name : {"put_with_intent", "pull_with_intent"}) {
+    const Vector v = vector_of(name, "request");
+    wire::Reader reader = v.body();
+    const PutRequest put = read_put_request(reader);
+    CHECK(put.has_intent && put.keep.intent == wire::Intent::kRetain);
+    CHECK_EQ(put.keep.ttl_ms, 60'000u);
+    CHECK_EQ(put.depth(5), 9u);
+    CHECK_EQ(reader.left() > 0, std::string(name) == "pull_with_intent");
+  }
+  const Vector texts = vector_of("put_with_texts_and_intent", "request");
+  wire::Reader reader = texts.body();
+  const PutRequest put = read_put_request(reader);
+  CHECK(put.keep.intent == wire::Intent::kDemote);
+  CHECK(put.text(2) == "k\xC3\xA4se");
+  const Vector without = vector_of("put_with_depths", "request");
+  wire::Reader plain = without.body();
+  CHECK(!read_put_request(plain).has_intent);
 }
 
 TEST(headers_that_are_not_ours_are_refused) {

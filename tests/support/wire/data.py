@@ -31,6 +31,8 @@ STRING_POOL = 0xFFFF
 
 PUT_HAS_DEPTHS = 1
 PUT_HAS_TEXTS = 2
+PUT_HAS_INTENT = 8
+INTENTS_END = 3
 
 _KEY_BLOCK = struct.Struct("<8sHHI")
 _TWO_U32 = struct.Struct("<II")
@@ -38,6 +40,7 @@ _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 _COMMIT = struct.Struct("<QII")
 _PUT_HEAD = struct.Struct("<BBHI")
+_WISH = struct.Struct("<B3xI")
 _REMOVE = struct.Struct("<B3xI")
 _LOCATION = struct.Struct("<QQIIIBBH")
 _GET_ENTRY = struct.Struct("<BBHIII")
@@ -118,6 +121,24 @@ class PutReply:
         count, _ = reader.unpack(_TWO_U32, "count")
         statuses = reader.take(count, "statuses")
         return PutReply(statuses, *reader.unpack(_U64, "journal_seq"))
+
+
+@dataclass(frozen=True)
+class KeptPutReply:
+    """The same of a request with an intent: so many of its objects are here and are not retained, for lack of budget."""
+
+    statuses: bytes
+    journal_seq: int
+    not_kept: int
+
+    def encode(self) -> bytes:
+        return PutReply(self.statuses, self.journal_seq).encode() + _TWO_U32.pack(self.not_kept, 0)
+
+    @staticmethod
+    def decode(fields: bytes) -> KeptPutReply:
+        put = PutReply.decode(fields)
+        reader = Reader(fields[len(put.encode()) :])
+        return KeptPutReply(put.statuses, put.journal_seq, reader.unpack(_TWO_U32, "not_kept")[0])
 
 
 @dataclass(frozen=True)
@@ -251,6 +272,8 @@ class PutRequest:
     commit_timeout_ms: int = 1000
     depths: tuple[int, ...] | None = None
     texts: tuple[str, ...] | None = None
+    intent: int | None = None
+    ttl_ms: int = 0
 
     def encode(self) -> bytes:
         return _encode_put(self)
@@ -319,6 +342,8 @@ def _encode_put(put: PutRequest) -> bytes:
     flags = (PUT_HAS_DEPTHS if put.depths is not None else 0) | (
         PUT_HAS_TEXTS if put.texts is not None else 0
     )
+    if put.intent is not None:
+        flags |= PUT_HAS_INTENT
     parts = [_PUT_HEAD.pack(put.ack_committed, flags, 0, put.commit_timeout_ms), put.keys.encode()]
     parts.append(u32s(put.lengths))
     for values in (put.depths, put.texts):
@@ -332,12 +357,20 @@ def _encode_put(put: PutRequest) -> bytes:
             checked_count(len(text), TEXT_BYTES_MAX, "bytes of key text")
         parts.append(struct.pack(f"<{len(texts)}H", *map(len, texts)))
         parts.extend(texts)
+    if put.intent is not None:
+        parts.append(_WISH.pack(_checked_intent(put.intent), put.ttl_ms))
     return b"".join(parts)
+
+
+def _checked_intent(intent: int) -> int:
+    if intent >= INTENTS_END:
+        raise WireError(Status.BAD_REQUEST, f"no intent is {intent}")
+    return intent
 
 
 def _take_put(reader: Reader) -> PutRequest:
     ack, flags, _, commit_timeout_ms = reader.unpack(_PUT_HEAD, "put head")
-    if ack > 1 or flags & ~(PUT_HAS_DEPTHS | PUT_HAS_TEXTS):
+    if ack > 1 or flags & ~(PUT_HAS_DEPTHS | PUT_HAS_TEXTS | PUT_HAS_INTENT):
         raise WireError(Status.BAD_REQUEST, f"put head has ack {ack}, flags {flags}")
     keys = KeyBlock.take(reader)
     lengths = reader.u32s(keys.entry_count, "lengths")
@@ -351,7 +384,10 @@ def _take_put(reader: Reader) -> PutRequest:
         for size in sizes:
             checked_count(size, TEXT_BYTES_MAX, "bytes of key text")
         texts = tuple(reader.text(size, "text") for size in sizes)
-    return PutRequest(keys, lengths, bool(ack), commit_timeout_ms, depths, texts)
+    intent, ttl_ms = reader.unpack(_WISH, "intent") if flags & PUT_HAS_INTENT else (None, 0)
+    if intent is not None:
+        _checked_intent(intent)
+    return PutRequest(keys, lengths, bool(ack), commit_timeout_ms, depths, texts, intent, ttl_ms)
 
 
 @dataclass(frozen=True)
@@ -382,6 +418,24 @@ class RemoveRequest:
         reader = Reader(body)
         ack, commit_timeout_ms = reader.unpack(_REMOVE, "REMOVE")
         return RemoveRequest(KeyBlock.take(reader), bool(ack), commit_timeout_ms)
+
+
+@dataclass(frozen=True)
+class KeepRequest:
+    """What is to become of objects when space runs short."""
+
+    intent: int
+    ttl_ms: int
+    keys: KeyBlock
+
+    def encode(self) -> bytes:
+        return _WISH.pack(_checked_intent(self.intent), self.ttl_ms) + self.keys.encode()
+
+    @staticmethod
+    def decode(body: bytes) -> KeepRequest:
+        reader = Reader(body)
+        intent, ttl_ms = reader.unpack(_WISH, "KEEP")
+        return KeepRequest(_checked_intent(intent), ttl_ms, KeyBlock.take(reader))
 
 
 @dataclass(frozen=True)
