@@ -13,6 +13,7 @@ from kvstore_client.client import Client
 from kvstore_client.config import ClientConfig
 from kvstore_client.errors import ConfigError
 from kvstore_client.identity import Identity
+from kvstore_client.intent import Keep
 from kvstore_client.keys import WHOLE, Shard
 from kvstore_client.namespace import Namespace, Pages
 
@@ -22,6 +23,7 @@ __all__ = [
     "ClientConfig",
     "ConfigError",
     "Identity",
+    "Keep",
     "Namespace",
     "Pages",
     "Pieces",

@@ -14,6 +14,7 @@ from kvstore_client import keys as keymod
 from kvstore_client._native import PageClient, Pieces
 from kvstore_client.config import clamp_deadline_ms
 from kvstore_client.entries import BAD_ENTRY, runs_without_fault
+from kvstore_client.intent import Keep
 from kvstore_client.memory import BorrowedMemory
 from kvstore_client.protocol import ENTRIES_MAX, KEYS_MAX, Status
 from kvstore_client.signal_handlers import is_from_signal_handler
@@ -62,9 +63,19 @@ class Objects(ABC):
 
     # ---- one key ----
 
-    def put(self, key: Any, value: Any, *, deadline_ms: float | None = None) -> bool:
-        """Stores `value` if the key is absent. True when the key is readable now, whoever wrote it."""
-        return self.batch_put([key], [value], deadline_ms=deadline_ms)[0]
+    def put(
+        self,
+        key: Any,
+        value: Any,
+        *,
+        deadline_ms: float | None = None,
+        keep: Keep = Keep.NORMAL,
+        ttl_ms: int | None = None,
+    ) -> bool:
+        """Stores `value` if the key is absent. True when the key is readable now, whoever wrote it. `keep` and
+        `ttl_ms` as for batch_put.
+        """
+        return self.batch_put([key], [value], deadline_ms=deadline_ms, keep=keep, ttl_ms=ttl_ms)[0]
 
     def get(self, key: Any, *, deadline_ms: float | None = None) -> bytes | None:
         """The object's bytes, or None."""
@@ -82,6 +93,12 @@ class Objects(ABC):
         """Removes every copy that can be reached. True when there was one."""
         return self.batch_remove([key], deadline_ms=deadline_ms)[0]
 
+    def keep(
+        self, key: Any, intent: Keep, *, ttl_ms: int | None = None, deadline_ms: float | None = None
+    ) -> bool:
+        """As batch_keep."""
+        return self.batch_keep([key], intent, ttl_ms=ttl_ms, deadline_ms=deadline_ms)[0]
+
     # ---- batches ----
 
     def batch_put(
@@ -92,15 +109,19 @@ class Objects(ABC):
         deadline_ms: float | None = None,
         depth: int = 0,
         ack_committed: bool = True,
+        keep: Keep = Keep.NORMAL,
+        ttl_ms: int | None = None,
     ) -> list[bool]:
         """Stores what is absent. `depth`: position of the first key in its prefix chain, a hint for eviction.
 
         With `ack_committed` (the default) True means that the object outlives a crash of the master; without,
-        that a segment has it.
+        that a segment has it. `keep`: what is to become of all of them, those that were there already included,
+        when space runs short; a hint as well, see batch_keep.
         """
 
         first_depth = self._number("put", "depth", depth, DEPTH_MAX)
-        if first_depth is None:
+        wish = self._wish("put", keep, ttl_ms)
+        if first_depth is None or wish is None:
             return self._nothing_done("put", keys)
 
         def chunk(hashes: bytes, at: slice, left_ms: int) -> bytes:
@@ -115,6 +136,7 @@ class Objects(ABC):
                     ack_committed,
                     first_depth + at.start,
                     self._texts(keys[at]),
+                    *wish,
                 )
 
         return self._truths("put", keys, chunk, DONE_STORED, deadline_ms, memory=values)
@@ -195,6 +217,31 @@ class Objects(ABC):
 
         return self._truths("remove", keys, chunk, DONE_FOUND, deadline_ms)
 
+    def batch_keep(
+        self,
+        keys: Sequence[Any],
+        intent: Keep,
+        *,
+        ttl_ms: int | None = None,
+        deadline_ms: float | None = None,
+    ) -> list[bool]:
+        """Says what is to become of pages that are stored when space runs short, for a whole chain: its keys in
+        order, the head of the prefix first.
+
+        RETAIN: they go last, for `ttl_ms` (None: half an hour; a day at most), within the budget of each segment.
+        Where that is too small the first keys of the batch are retained, and the others stay as they were. DEMOTE:
+        they go first; one that is used again is as any other from then on. NORMAL takes back either. True where a
+        segment has the page and does so; a hint, so that False is nothing that anything else depends on.
+        """
+        wish = self._wish("keep", intent, ttl_ms)
+        if wish is None:
+            return self._nothing_done("keep", keys)
+
+        def chunk(hashes: bytes, at: slice, left_ms: int) -> bytes:
+            return self._native.keep(self._handle, self._pool, self._shards, hashes, *wish, left_ms)
+
+        return self._truths("keep", keys, chunk, DONE_FOUND, deadline_ms)
+
     # ---- the same for callers that have hashes (32 bytes a key, concatenated) and describe memory by Pieces
     # ----
 
@@ -234,10 +281,41 @@ class Objects(ABC):
         self._each_chunk("exists", _HashList(hashes), chunk, deadline_ms)
         return bytes(present)
 
-    def put_pieces(self, hashes: bytes, memory: Pieces, *, deadline_ms: int, depth: int = 0) -> bytes:
-        """One status an entry (docs/protocol.md section 2). At most 65,536 keys and 131,072 entries."""
+    def put_pieces(
+        self,
+        hashes: bytes,
+        memory: Pieces,
+        *,
+        deadline_ms: int,
+        depth: int = 0,
+        keep: Keep = Keep.NORMAL,
+        ttl_ms: int = 0,
+    ) -> bytes:
+        """One status an entry (docs/protocol.md section 2). At most 65,536 keys and 131,072 entries. `ttl_ms` 0: half
+        an hour.
+        """
         statuses = self._native.put(
-            self._handle, self._pool, self._shards, hashes, memory, deadline_ms, True, depth, None
+            self._handle,
+            self._pool,
+            self._shards,
+            hashes,
+            memory,
+            deadline_ms,
+            True,
+            depth,
+            None,
+            keep,
+            ttl_ms,
+        )
+        self._client._say_troubles()
+        return statuses
+
+    def keep_hashes(self, hashes: bytes, intent: Keep, *, deadline_ms: int, ttl_ms: int = 0) -> bytes:
+        """batch_keep with one status an entry: OK, MISS, NO_SPACE where the budget does not allow it. At most 65,536
+        keys and 131,072 entries.
+        """
+        statuses = self._native.keep(
+            self._handle, self._pool, self._shards, hashes, intent, ttl_ms, deadline_ms
         )
         self._client._say_troubles()
         return statuses
@@ -267,6 +345,11 @@ class Objects(ABC):
         problem = f"{name} is a whole number from 0 to {maximum}, not {value!r:.80}"
         self._client._bad_argument(verb, ValueError(problem))
         return None
+
+    def _wish(self, verb: str, keep: Any, ttl_ms: Any) -> tuple[int, int] | None:
+        intent = self._number(verb, "keep", keep, max(Keep))
+        ttl = self._number(verb, "ttl_ms", 0 if ttl_ms is None else ttl_ms)
+        return None if intent is None or ttl is None else (intent, ttl)
 
     def _nothing_done(self, verb: str, keys: Sequence[Any]) -> list[bool]:
         return [False] * len(keys) if self._is_key_list(verb, keys) else []

@@ -33,6 +33,7 @@ from kvstore.segment.metrics import PREFIX, PoolCollector, SegmentCollector
 from kvstore.segment.pool_making import PoolMaking
 from kvstore.segment.pool_place import KeptPool, capacity_at, note_pool, pool_place
 from kvstore.segment.refusal_watch import watch_refusals
+from kvstore.segment.retention_watch import watch_retention
 from kvstore.segment.socket_path import default_unix_path, keep_unix_path, prepare_unix_path
 from kvstore_client._native import DataServer, SegmentStore, data_port_options
 from kvstore_client.address import Address, is_wildcard
@@ -163,6 +164,7 @@ class SegmentServer:
                 "keep-unix-socket",
             )
         self._tasks.keep(lambda: watch_refusals(server.stats, connections_max), "watch-refusals")
+        self._tasks.keep(lambda: watch_retention(store.stats), "watch-retention")
 
         advertise_host = await _advertised_host(settings)
         control = ControlClient(
@@ -236,6 +238,8 @@ class SegmentServer:
                 eviction_policy=settings.eviction_policy,
                 pinned_fraction_max=settings.pinned_fraction_max,
                 lock_memory=settings.lock_memory,
+                retained_fraction_max=settings.retained_fraction_max,
+                retained_namespace_fraction_max=settings.retained_namespace_fraction_max,
                 pool_path=path,
                 huge_pages=settings.huge_pages,
                 numa_nodes=parse_nodes(settings.numa_nodes),

@@ -152,6 +152,29 @@ class Stopwatch:
 # ---- bytes ----
 
 
+def test_what_a_put_and_a_keep_want_reaches_the_segment(
+    store: Store, client: PageClient, transport: str
+) -> None:
+    handle = open_namespace(client, f"intents {transport}")
+    there, fresh = page_hashes(4), page_hashes(12)
+    memory, more = Memory(16, 65_536, shared=False), Memory(4, 65_536, shared=False)
+    assert client.put(handle, 0, SHARD, there, more.pieces, DEADLINE_MS) == bytes(4)
+    before = segment_metrics(store.segment)["retained_objects"]
+    statuses = client.put(
+        handle, 0, SHARD, there + fresh, memory.pieces, DEADLINE_MS, intent=1, ttl_ms=600_000
+    )
+    assert statuses == bytes([EXISTS] * 4 + [OK] * 12)
+    assert segment_metrics(store.segment)["retained_objects"] == before + 16
+    assert client.keep(handle, 0, SHARD, fresh + page_hashes(1), 2, 0, DEADLINE_MS) == bytes(
+        [OK] * 12 + [MISS]
+    )
+    now = segment_metrics(store.segment)
+    assert (now["retained_objects"], now["demoted_objects"]) == (before + 4, 12)
+    assert client.keep(handle, 0, SHARD, there + fresh, 0, 0, DEADLINE_MS) == bytes(16)
+    now = segment_metrics(store.segment)
+    assert (now["retained_objects"], now["demoted_objects"]) == (before, 0)
+
+
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "plain"])
 @pytest.mark.parametrize("size_bytes", [1, 4095, 65_537, (1 << 20) + 3, (20 << 20) + 1])
 def test_objects_of_any_size_come_back_byte_for_byte(

@@ -109,6 +109,20 @@ class SegmentSettings(ServerSettings):
     pinned_fraction_max: float = setting(
         0.5, "Largest share of the pool that pins may hold.", group="Eviction", ge=0.0, le=1.0
     )
+    retained_fraction_max: float = setting(
+        0.10,
+        "Largest share of the pool that clients and operators may have retained; what is over it is as any other object.",
+        group="Eviction",
+        ge=0.0,
+        le=1.0,
+    )
+    retained_namespace_fraction_max: float = setting(
+        0.05,
+        "Largest share of the pool that one namespace may have retained.",
+        group="Eviction",
+        ge=0.0,
+        le=1.0,
+    )
     rdma: Literal["off", "auto", "required"] = setting(
         "off",
         "Offer the pool by RDMA through UCX (experimental): 'auto' where it works, 'required' or not start.",
