@@ -20,6 +20,7 @@ from kvstore.master.compaction import Compactor
 from kvstore.master.index_sweeper import sweep
 from kvstore.master.metadata.store import Fence, MetadataStore, Space
 from kvstore.master.metrics import MasterMetrics
+from kvstore.master.segment_questions import SegmentQuestions
 from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
 from kvstore.master.state.changes import Change
@@ -88,6 +89,7 @@ class Directory:
         self._sessions: dict[int, SegmentSession] = {}
         self._session_count = 0
         self._answers = Answers(self.handle)
+        self.questions = SegmentQuestions()
         self._map_changed: asyncio.Future[None] | None = None
         self._placer = Placer(self.state, policy, run_bytes)
         self._tasks = CoreTasks(on_failed)
@@ -167,6 +169,7 @@ class Directory:
 
     def end_session(self, number: int) -> None:
         self._sessions.pop(number, None)
+        self.questions.left(number)
         if not self._stopping:
             self.handle(ev.StreamLost(number))
 

@@ -14,6 +14,7 @@ import grpc
 from kvstore import __version__
 from kvstore.common.control_metadata import refusing_cluster, token_metadata
 from kvstore.common.logs import log_throttled
+from kvstore.segment.answers import KeepingStore, answer_to
 from kvstore.segment.errors import ClusterChanged, LinkLost, RegistrationRefused
 from kvstore.segment.heartbeat import HeartbeatCounters
 from kvstore.segment.journal_pump import JournalProtocolError, JournalPump
@@ -31,7 +32,7 @@ LEAVE_TIMEOUT_S = 2.0
 REASON_TIMEOUT_S = 0.2
 
 
-class AttachableStore(Protocol):
+class AttachableStore(KeepingStore, Protocol):
     """The part of SegmentStore that a session drives; the link has the rest."""
 
     @property
@@ -144,6 +145,7 @@ class AttachSession:
             software_version=__version__,
             makes_link=True,
             expected_cluster_id=self._cluster_id,
+            takes_questions=True,
         )
         try:
             await self._send(call, pb.SegmentMessage(register=message))
@@ -217,9 +219,15 @@ class AttachSession:
     async def _read(self, call: Any) -> None:
         """Until the master ends the stream."""
         while (message := await call.read()) is not grpc.aio.EOF:
-            if message.WhichOneof("body") == "retire_namespaces":
+            kind = message.WhichOneof("body")
+            if kind == "retire_namespaces":
                 retired = message.retire_namespaces
                 await self._retire(call, retired.namespaces, retired.barrier)
+            elif kind in ("keep_objects", "tell_retention"):
+                # In a thread: a whole namespace takes a while.
+                answer = await asyncio.to_thread(answer_to, self._store, message)
+                if answer is not None:
+                    await self._send(call, answer)
             # Anything else comes from a newer master: ignored, as the protocol asks.
 
     async def _retire(self, call: Any, namespaces: Iterable[bytes], barrier: int) -> None:

@@ -348,6 +348,82 @@ def test_draining_survives_the_master_and_the_segments_memory(
     assert admin.json("undrain", segment_id[:8])["segment"]["state"] == "live"
 
 
+# ---- what is kept --------------------------------------------------------------------------------------------
+
+
+def own_namespace(admin: Admin, name: str) -> dict[str, Any]:
+    (view,) = [each for each in admin.json("namespaces")["namespaces"] if each["name"] == name]
+    return dict(view)
+
+
+def test_keep_names_objects_by_key_and_namespaces_shows_them(admin: Admin, client: Client) -> None:
+    fill(client, "kept-keys", *map(str, range(6)))
+    said = admin.json("keep", "kept-keys", "0", "1", "2", "absent", "--retain", "--ttl", "10min")
+    assert fields_of(said) <= documented_fields("keep")
+    assert (said["intent"], said["ttl_ms"], said["kept"], said["refused"]) == ("retain", 600_000, 3, 0)
+    view = own_namespace(admin, "kept-keys")
+    assert view["retained_objects"] == 3
+    assert PAGE_BYTES * 3 <= view["retained_bytes"] <= view["retained_bytes_max"]
+    assert "1 object of" in admin("keep", "kept-keys", "5", "--demote")
+    assert own_namespace(admin, "kept-keys")["demoted_objects"] == 1
+    assert "6 objects of" in admin("keep", "kept-keys", "--all", "--normal")
+    view = own_namespace(admin, "kept-keys")
+    assert (view["retained_objects"], view["demoted_objects"]) == (0, 0)
+
+
+def test_keep_takes_pages_with_their_shard_and_fingerprints(admin: Admin, client: Client) -> None:
+    pages = client.namespace(IDENTITY).pages(shards=[SHARD])
+    assert pages.put(PAGE_KEY, os.urandom(PAGE_BYTES))
+    of_pages = client.namespace(IDENTITY).name
+    assert admin.json("keep", of_pages, PAGE_KEY, "--page", "--demote", code=1)["kept"] == 0  # another shard
+    page = (PAGE_KEY, "--page", "--shard", "0:32:1:4")
+    assert admin.json("keep", of_pages, *page, "--demote")["kept"] == 1
+    found = admin.json("stat", *page, "--namespace", of_pages)
+    assert admin.json("keep", of_pages, found["fingerprint"], "--fingerprint", "--normal")["kept"] == 1
+
+
+def test_what_is_over_the_budget_is_said_with_the_remedy(
+    admin: Admin, client: Client, cluster: Cluster
+) -> None:
+    fill(client, "kept-all", *map(str, range(400)))
+    said = admin.json("keep", "kept-all", "--all", "--retain")
+    assert said["refused"] > 0
+    assert said["kept"] + said["refused"] == 400
+    view = own_namespace(admin, "kept-all")
+    assert view["retained_objects"] == said["kept"]
+    assert view["retentions_refused"] == said["refused"]
+    assert view["retained_bytes"] <= view["retained_bytes_max"] < 64 << 20
+    result = CliRunner().invoke(
+        app,
+        ["admin", "keep", "kept-all", "--all", "--retain"],
+        env={"KVSTORE_ADMIN_MASTER": cluster.control, "KVSTORE_ADMIN_TOKEN": TOKEN},
+    )
+    assert "raise retained_namespace_fraction_max" in result.stderr
+    admin("keep", "kept-all", "--all", "--normal")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("kept-keys", "1"), "one of --retain, --demote and --normal"),
+        (("kept-keys", "1", "--retain", "--demote"), "one of --retain, --demote and --normal"),
+        (("kept-keys", "--retain"), "name keys, or say --all"),
+        (("kept-keys", "1", "--all", "--retain"), "name keys, or say --all"),
+        (("kept-keys", "1", "--retain", "--ttl", "2d"), "between 1 ms and a day"),
+        (("kept-keys", "1", "--retain", "--ttl", "soon"), "as in 90s, 30min or 6h"),
+        (("kept-keys", "1", "--page", "--retain"), "kvstore: "),
+    ],
+)
+def test_a_keep_that_can_t_be_is_a_usage_error(admin: Admin, arguments: tuple[str, ...], text: str) -> None:
+    assert text in admin("keep", *arguments, code=2)
+
+
+def test_a_keep_of_what_is_nowhere_ends_with_1(admin: Admin, client: Client) -> None:
+    fill(client, "kept-none", "one")
+    assert admin.json("keep", "kept-none", "another", "--retain", code=1)["kept"] == 0
+    assert "no namespace fits" in admin("keep", "nobody's", "key", "--retain", code=1)
+
+
 # ---- two masters on etcd -----------------------------------------------------------------------------------
 
 

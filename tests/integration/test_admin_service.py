@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from kvstore_client import protocol
 from kvstore_client.protocol import Op, SegmentState, Status
 from support import wire
 from support.etcd_server import own_prefix, shared_etcd
-from support.master_peers import DirectoryPeer, SegmentPeer, fingerprints, settings, until
+from support.master_peers import DirectoryPeer, LinkedPeer, SegmentPeer, fingerprints, settings, until
 
 TOKEN = "hunter2"
 METHODS = {
@@ -386,3 +388,101 @@ async def test_a_standby_answers_reads_and_says_where_changes_go(
     client.close()
     for peer in (there, here):
         await peer.channel.close()
+
+
+# ---- what segments keep in memory alone --------------------------------------------------------------------
+
+
+async def answer(segment: LinkedPeer, **fields: Any) -> Any:
+    """Answers the next question, and says what it was."""
+    message = await segment.read()
+    kind = message.WhichOneof("body")
+    asked = getattr(message, kind)
+    if kind == "keep_objects":
+        said = control_pb2.SegmentMessage(kept=control_pb2.Kept(question=asked.question, **fields))
+    else:
+        told = control_pb2.RetentionTold(question=asked.question, **fields)
+        said = control_pb2.SegmentMessage(retention_told=told)
+    await segment.call.write(said)
+    return asked
+
+
+async def test_a_keep_goes_to_every_segment_and_their_answers_come_back(
+    master: MasterServer, admin: AdminPeer, client: DirectoryPeer
+) -> None:
+    ns = await client.open_namespace(model="kept")
+    peers = [LinkedPeer(master.control_port, number) for number in (1, 2)]
+    for number, peer in enumerate(peers):
+        await peer.attach(takes_questions=True, tcp_port=7450 + number)
+    fps = fingerprints(3, 5)
+    request = pb.KeepObjectsRequest(id=ns, fingerprints=fps, intent=1, ttl_ms=60_000)
+    call = asyncio.ensure_future(admin.stub.KeepObjects(request, timeout=10))
+    for number, peer in enumerate(peers):
+        asked = await answer(peer, kept=number + 1, refused=number, missing=1)
+        assert (asked.namespace, asked.fingerprints, asked.intent, asked.ttl_ms) == (ns, fps, 1, 60_000)
+    said = await call
+    assert [(each.index, each.kept, each.refused) for each in said.segments] == [(0, 1, 0), (1, 2, 1)]
+    assert not said.silent
+    for peer in peers:
+        await peer.close()
+
+
+async def test_segments_that_take_no_questions_are_named(
+    admin: AdminPeer, segment: SegmentPeer, client: DirectoryPeer
+) -> None:
+    ns = await client.open_namespace(model="kept")
+    said = await admin.stub.KeepObjects(pb.KeepObjectsRequest(id=ns, all=True, intent=2), timeout=10)
+    assert [(each.address, "keeps no intents" in each.why) for each in said.silent] == [
+        ("127.0.0.1:7450", True)
+    ]
+    told = await admin.stub.GetRetention(pb.GetRetentionRequest(), timeout=10)
+    assert len(told.silent) == 1
+    assert not told.namespaces
+
+
+async def test_what_segments_tell_of_a_namespace_is_added_up(
+    master: MasterServer, admin: AdminPeer, client: DirectoryPeer
+) -> None:
+    ns = await client.open_namespace(model="kept")
+    peers = [LinkedPeer(master.control_port, number) for number in (1, 2)]
+    for number, peer in enumerate(peers):
+        await peer.attach(takes_questions=True, tcp_port=7450 + number)
+    call = asyncio.ensure_future(admin.stub.GetRetention(pb.GetRetentionRequest(), timeout=10))
+    for heeded, peer in zip((True, False), peers, strict=True):
+        of_ns = control_pb2.NamespaceRetention(
+            id=ns, retained_bytes=100, retained_objects=1, demoted_objects=2, demotions_heeded=heeded
+        )
+        cleared = control_pb2.NamespaceRetention(id=bytes(8), retained_bytes=7)
+        await answer(peer, namespace_bytes_max=1000, namespaces=[of_ns, cleared])
+    told = await call
+    assert told.namespace_bytes_max == 2000
+    (own,) = told.namespaces
+    assert (own.id, own.retained_bytes, own.demoted_objects, own.demotions_heeded) == (ns, 200, 4, False)
+    for peer in peers:
+        await peer.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "text"),
+    [
+        ({"intent": 1}, grpc.StatusCode.INVALID_ARGUMENT, "either fingerprints or all"),
+        (
+            {"all": True, "fingerprints": bytes(16)},
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "either fingerprints or",
+        ),
+        ({"fingerprints": bytes(17)}, grpc.StatusCode.INVALID_ARGUMENT, "16 bytes each"),
+        ({"fingerprints": bytes(16 * 65_537)}, grpc.StatusCode.INVALID_ARGUMENT, "at most 65536"),
+        ({"all": True, "intent": 3}, grpc.StatusCode.INVALID_ARGUMENT, "2 .demote."),
+        ({"all": True, "ttl_ms": 86_400_001}, grpc.StatusCode.INVALID_ARGUMENT, "at most 86400000"),
+        ({"all": True, "id": b"short"}, grpc.StatusCode.INVALID_ARGUMENT, "id has 8 bytes"),
+        ({"all": True, "id": bytes(8)}, grpc.StatusCode.NOT_FOUND, "no namespace has this id"),
+    ],
+)
+async def test_a_keep_that_can_t_be_is_refused(
+    admin: AdminPeer, client: DirectoryPeer, fields: dict[str, Any], code: grpc.StatusCode, text: str
+) -> None:
+    ns = await client.open_namespace(model="kept")
+    error = await refused(admin.stub.KeepObjects(pb.KeepObjectsRequest(**{"id": ns, **fields}), timeout=10))
+    assert error.code() is code
+    assert re.search(text, error.details() or "")

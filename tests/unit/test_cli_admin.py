@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from kvstore.cli.admin import COMMANDS
 from kvstore.cli.admin.cluster import MasterView
 from kvstore.cli.admin.failures import AdminFailure
+from kvstore.cli.admin.object_keys import parse_shard
 from kvstore.cli.admin.output import duration, print_table, printable, size
 from kvstore.cli.admin.segments import shown_state
 from kvstore.cli.admin.selection import select_namespace, select_segment
-from kvstore.cli.admin.stat import parse_shard
 from kvstore.cli.admin.status import cluster_view
 from kvstore.cli.admin.views import identity_summary, segment_view
 from kvstore.cli.main import app

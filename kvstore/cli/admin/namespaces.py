@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import grpc
+import grpc.aio
 import typer
 
-from kvstore.cli.admin.cluster import exchange, listed
-from kvstore.cli.admin.output import JsonOption, print_json, print_table, size
-from kvstore.cli.admin.views import View, identity_summary, namespace_view
+from kvstore.cli.admin.cluster import Cluster, exchange, listed
+from kvstore.cli.admin.output import JsonOption, count, print_json, print_table, size
+from kvstore.cli.admin.views import View, identity_summary, namespace_view, retention_view
 from kvstore.cli.settings_options import with_settings_options
 from kvstore.common.config.admin import AdminSettings
 from kvstore.v1 import admin_pb2 as pb
@@ -23,12 +27,45 @@ def namespaces(settings: AdminSettings, json: JsonOption = False) -> None:
 
     Two rows of one model mean that its engines do not share pages: IDENTITY shows in what they differ
     (the whole of it with --json).
+
+    RETAINED is what goes last when space runs short, of a BUDGET that each namespace has; DEMOTED goes first
+    (`kvstore admin keep`). Segments tell of them, by the master that leads.
     """
-    views = sorted(list_namespaces(settings), key=lambda view: -view["object_bytes"])
+    found = exchange(settings, _listed_with_retention)
+    views = sorted(found, key=lambda view: -view["object_bytes"])
     if json:
         print_json({"namespaces": views})
     else:
-        print_table(("ID", "EPOCH>", "OBJECTS>", "BYTES>", "NAME", "IDENTITY"), map(_row, views))
+        columns = (
+            "ID",
+            "EPOCH>",
+            "OBJECTS>",
+            "BYTES>",
+            "RETAINED>",
+            "BUDGET>",
+            "DEMOTED>",
+            "NAME",
+            "IDENTITY",
+        )
+        print_table(columns, map(_row, views))
+
+
+async def _listed_with_retention(cluster: Cluster) -> list[View]:
+    found = await listed(cluster, "ListNamespaces", pb.ListNamespacesRequest())
+    told = await _retention(cluster)
+    return [retention_view(namespace_view(each), told) for each in found]
+
+
+async def _retention(cluster: Cluster) -> Any:
+    """What the segments tell; None where the master that answers can't ask them."""
+
+    async def ask(call: Any) -> Any:
+        try:
+            return await call("GetRetention", pb.GetRetentionRequest())
+        except grpc.aio.AioRpcError:
+            return None
+
+    return await cluster.read(ask)
 
 
 def list_namespaces(settings: AdminSettings) -> list[View]:
@@ -42,6 +79,9 @@ def _row(view: View) -> tuple[str, ...]:
         str(view["epoch"]),
         str(view["object_count"]),
         size(view["object_bytes"]),
+        size(view["retained_bytes"]),
+        size(view["retained_bytes_max"]),
+        count(view["demoted_objects"]),
         view["name"],
         identity_summary(view["identity"]),
     )

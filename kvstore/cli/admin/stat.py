@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import grpc
@@ -10,6 +9,7 @@ import typer
 
 from kvstore.cli.admin.cluster import Cluster, exchange, listed
 from kvstore.cli.admin.failures import AdminFailure
+from kvstore.cli.admin.object_keys import SHARD_HELP, SHARD_METAVAR, KeyOf, key_of
 from kvstore.cli.admin.output import JsonOption, print_facts, print_json, print_table, size
 from kvstore.cli.admin.segments import shown_state
 from kvstore.cli.admin.selection import describe_namespace, select_namespace
@@ -18,9 +18,7 @@ from kvstore.cli.errors import EXIT_FAILED, EXIT_USAGE, fail
 from kvstore.cli.settings_options import with_settings_options
 from kvstore.common.config.admin import AdminSettings
 from kvstore.v1 import admin_pb2 as pb
-from kvstore_client import _native
-from kvstore_client.keys import POOL_KV, POOL_STRING, WHOLE, Shard, page_key_hashes, string_key_hashes
-from kvstore_client.protocol import FINGERPRINT_BYTES
+from kvstore_client.keys import POOL_KV, POOL_STRING
 
 
 def register(app: typer.Typer) -> None:
@@ -52,9 +50,8 @@ def stat(
     shard: Annotated[
         str,
         typer.Option(
-            metavar="L:N:G:GS:P:PS",
-            help="Which part of a page: first layer, layers, head group of head groups, token part of parts; "
-            "for rank 1 of TP 4 and 32 layers 0:32:1:4. Without it: the whole page as one object.",
+            metavar=SHARD_METAVAR,
+            help=SHARD_HELP,
             show_default=False,
         ),
     ] = "",
@@ -66,63 +63,19 @@ def stat(
 
     Exit code 1 when the directory does not have it. Whether it is pinned is known to its segment alone.
     """
-    key_of = _key_of(key, page=page, is_fingerprint=fingerprint, pool=pool, shard=shard)
-    found = exchange(settings, lambda cluster: _look_up(cluster, key_of, namespace))
+    wanted = key_of(key, page=page, is_fingerprint=fingerprint, pool=pool, shard=shard)
+    found = exchange(settings, lambda cluster: _look_up(cluster, wanted, namespace))
     if json:
         print_json(found)
         raise typer.Exit(0 if found["found"] else EXIT_FAILED)
     if not found["found"]:
         hint = ""
-        if key_of.kind == "string" and len(key) == 64:
+        if wanted.kind == "string" and len(key) == 64:
             hint = "; if it is the key of a page, say --page"
-        elif key_of.kind == "page" and not shard:
+        elif wanted.kind == "page" and not shard:
             hint = "; engines store a page in shards, name one with --shard"
-        fail(f"not found: {key} ({key_of.kind}, fingerprint {found['fingerprint']}){hint}")
+        fail(f"not found: {key} ({wanted.kind}, fingerprint {found['fingerprint']}){hint}")
     _print(found)
-
-
-@dataclass(frozen=True)
-class KeyOf:
-    """A key of a kind, and what of its fingerprint does not depend on the namespace."""
-
-    text: str
-    kind: str
-    pool: int = POOL_STRING
-    shard: bytes = b""
-    page_hash: bytes = b""
-
-    def fingerprint(self, ns: bytes) -> bytes:
-        if self.kind == "fingerprint":
-            return bytes.fromhex(self.text)
-        return _native.fingerprints(ns, self.pool, self.shard, self.page_hash)
-
-
-def _key_of(text: str, *, page: bool, is_fingerprint: bool, pool: int, shard: str) -> KeyOf:
-    """Exits when it can't be one."""
-    if page and is_fingerprint:
-        fail("--page and --fingerprint are both given: keep one", code=EXIT_USAGE)
-    try:
-        if is_fingerprint:
-            if len(bytes.fromhex(text)) != FINGERPRINT_BYTES:
-                raise ValueError(f"a fingerprint has {2 * FINGERPRINT_BYTES} hex digits")
-            return KeyOf(text, "fingerprint")
-        if page:
-            return KeyOf(text, "page", pool, parse_shard(shard).pack(), page_key_hashes([text]))
-        if shard or pool != POOL_KV:
-            raise ValueError("--pool and --shard are for pages: say --page")
-        return KeyOf(text, "string", POOL_STRING, WHOLE.pack(), string_key_hashes([text]))
-    except ValueError as error:
-        fail(f"{text!r}: {error}", code=EXIT_USAGE)
-
-
-def parse_shard(text: str) -> Shard:
-    """`0:32:1:4` -> layers 0 to 31, head group 1 of 4; what is left out is as for a whole page. ValueError."""
-    if not text:
-        return WHOLE
-    numbers = text.split(":")
-    if len(numbers) > len(WHOLE) or not all(number.isdecimal() for number in numbers):
-        raise ValueError(f"{text!r} is not a shard: up to {len(WHOLE)} numbers with colons, as 0:32:1:4")
-    return Shard(*map(int, numbers), *WHOLE[len(numbers) :])
 
 
 async def _look_up(cluster: Cluster, key: KeyOf, namespace: str) -> View:

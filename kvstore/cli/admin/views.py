@@ -52,6 +52,26 @@ def namespace_view(namespace: Any) -> View:
     }
 
 
+def retention_view(namespace: View, told: Any) -> View:
+    """The namespace with what segments told of it (a pb.Retention); None: nobody could be asked."""
+    if told is None:
+        fields = ("retained_bytes", "retained_objects", "demoted_objects", "retentions_refused")
+        return {**namespace, **dict.fromkeys((*fields, "retained_bytes_max", "demotions_heeded"))}
+    own = next(
+        (each for each in told.namespaces if each.id.hex() == namespace["id"]),
+        pb.RetentionOfNamespace(demotions_heeded=True),
+    )
+    return {
+        **namespace,
+        "retained_bytes": own.retained_bytes,
+        "retained_objects": own.retained_objects,
+        "retained_bytes_max": told.namespace_bytes_max,
+        "retentions_refused": own.retentions_refused,
+        "demoted_objects": own.demoted_objects,
+        "demotions_heeded": own.demotions_heeded,
+    }
+
+
 def state_name(state: int) -> str:
     """A number that a later release sends stands for itself."""
     return SegmentState(state).name.lower() if state in list(SegmentState) else f"state {state}"

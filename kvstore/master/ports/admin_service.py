@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -16,8 +16,10 @@ from kvstore.common.errors import RefusedError, StoreError
 from kvstore.master.clear_watch import ClearWatch
 from kvstore.master.directory import Directory
 from kvstore.master.ports.health import leader_problems, limit_problems, standby_problems
+from kvstore.master.ports.keeping import keep_objects, retention, wrong_with_keep
 from kvstore.master.ports.refusals import backend_of, refuse, refuse_as_standby
 from kvstore.master.roles import Backend, Roles
+from kvstore.master.segment_questions import TIMEOUT_S, TooManyQuestions
 from kvstore.v1 import admin_pb2 as pb
 from kvstore.v1 import admin_pb2_grpc
 from kvstore_client.protocol import FINGERPRINT_BYTES, NAMESPACE_BYTES, PEER_ID_BYTES, MapRecord, SegmentState
@@ -156,6 +158,28 @@ class AdminService(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
             await _not_found(context, "the segment has left meanwhile")
         return _segment(directory, segment.map_record(), directory)
 
+    # ---- what segments keep in memory alone ----------------------------------------------------------------
+
+    async def KeepObjects(self, request: Any, context: Any) -> Any:
+        directory = await self._leading(context)
+        await _check_bytes(context, "id", request.id, NAMESPACE_BYTES)
+        if (wrong := wrong_with_keep(request)) is not None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, wrong)
+        if not directory.is_current(request.id):
+            await _not_found(context, "no namespace has this id: it has been cleared or forgotten meanwhile")
+        return await self._asked(context, keep_objects(directory, request, _patience_s(context)))
+
+    async def GetRetention(self, request: Any, context: Any) -> Any:
+        directory = await self._leading(context)
+        return await self._asked(context, retention(directory, _patience_s(context)))
+
+    @staticmethod
+    async def _asked(context: Any, question: Awaitable[Any]) -> Any:
+        try:
+            return await question
+        except TooManyQuestions as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+
     async def _leading(self, context: Any) -> Directory:
         directory = self._roles.directory
         if directory is None:
@@ -233,6 +257,12 @@ def _segment(backend: Backend, record: MapRecord, directory: Directory | None) -
 
 def _ms_since(moment: float) -> int:
     return max(0, int((time.monotonic() - moment) * 1000))
+
+
+def _patience_s(context: Any) -> float:
+    """What segments get of the caller's time: the answer has to come back in it."""
+    left_s = context.time_remaining()
+    return TIMEOUT_S if left_s is None else max(0.05, min(TIMEOUT_S, 0.8 * left_s))
 
 
 async def _check_bytes(context: Any, name: str, value: bytes, size: int) -> None:

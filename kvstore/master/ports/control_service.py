@@ -76,7 +76,12 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
         if not said.makes_link:
             return StreamedSession(directory, self._heartbeat_interval_ms)
         return LinkedSession(
-            directory, self._heartbeat_interval_ms, self._links, said.segment_id, said.pool_id
+            directory,
+            self._heartbeat_interval_ms,
+            self._links,
+            said.segment_id,
+            said.pool_id,
+            said.takes_questions,
         )
 
     async def _read(
@@ -94,6 +99,11 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
                     directory.handle(ev.SegmentLeaving(number, message.leaving.reason))
                 elif kind == "retired":
                     directory.handle(ev.NamespacesRetired(number, message.retired.barrier))
+                elif kind == "kept":
+                    directory.questions.answered(number, message.kept.question, message.kept)
+                elif kind == "retention_told":
+                    told = message.retention_told
+                    directory.questions.answered(number, told.question, told)
                 elif kind == "register":
                     session.close(Status.BAD_REQUEST, "a stream registers once")
                 elif isinstance(session, StreamedSession):

@@ -20,6 +20,7 @@ from kvstore.master.committer import BACKLOG_BYTES_MAX
 from kvstore.master.directory import Directory
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.ports.attach_stream import AttachStream
+from kvstore.master.segment_questions import Respondent
 from kvstore.master.state import events as ev
 from kvstore_client.protocol import Op, Status, WireError, request_frame
 from kvstore_client.protocol.link import (
@@ -81,8 +82,10 @@ class LinkedSession(AttachStream):
         links: LinkTable,
         segment_id: bytes,
         pool_id: bytes,
+        takes_questions: bool = False,
     ) -> None:
         super().__init__(directory, heartbeat_interval_ms)
+        self._takes_questions = takes_questions
         self._links = links
         self.segment_id = segment_id
         self.pool_id = pool_id
@@ -92,6 +95,11 @@ class LinkedSession(AttachStream):
         self._until_linked: deque[bytes] = deque()  # frames; at most a request for an inventory
         self._deadline: asyncio.TimerHandle | None = None
         self.durable_seq = 0  # the newest to acknowledge
+
+    def accept(self, segment_index: int, durable_seq: int, need_inventory: bool) -> None:
+        super().accept(segment_index, durable_seq, need_inventory)
+        if self._takes_questions:
+            self.directory.questions.joined(self.number, Respondent(segment_index, self.queue))
 
     def more_of_registered(self) -> dict[str, Any]:
         self._token = self._links.await_link(self)
