@@ -13,6 +13,7 @@ from benchmarks.decisions import (
     commit_path,
     etcd_space,
     full_pool,
+    intents,
     languages,
     link,
     metadata,
@@ -42,6 +43,7 @@ MEASUREMENTS: dict[str, ModuleType] = {
         full_pool,
         segment_store,
         pins,
+        intents,
         link,
         pool_memory,
     )
