@@ -49,7 +49,8 @@ ObjectTable::ObjectTable(uint8_t* base, const Options& options)
       namespaces_(chunks_max_of(options.capacity_bytes)),
       policy_(make_eviction_policy(options.eviction_policy, slots_end())),
       retention_(
-          options.retention, [this](uint32_t slot, Keep keep) { set_keep(slot, keep); }, std::random_device{}()) {
+          options.retention, [this](uint32_t slot, Keep keep) { set_keep(slot, keep); },
+          std::random_device{}()) {
   track_chunk(0);
   if (!options.kept)
     for (uint32_t place = slots_.places(0); --place > 0;) give_slot(slot_at(0, place));

@@ -89,7 +89,9 @@ class ObjectTable {
 
   // ---- what writers want of findable objects when space runs short
   bool is_retained(uint32_t slot) const { return retention_.of(slot) == Keep::kRetained; }
-  uint64_t taken_bytes(uint32_t slot) const { return ExtentAllocator::rounded(records_[slot].stored_bytes()); }
+  uint64_t taken_bytes(uint32_t slot) const {
+    return ExtentAllocator::rounded(records_[slot].stored_bytes());
+  }
   // See Retention::keep and refuse.
   bool keep(uint32_t slot, const wire::KeepWish& wish, uint64_t now_ms) noexcept;
   void refuse_retention(uint32_t slot) noexcept { retention_.refuse(kept_object(slot)); }
