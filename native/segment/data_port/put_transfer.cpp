@@ -79,7 +79,7 @@ PutTransfer::PutTransfer(SegmentStore& store, const PutRequest& put, const std::
 
 PutTransfer::~PutTransfer() {
   store_.abandon_writes(writes_);
-  batch_.end_put(sealed_seq_);
+  if (!sealed_) batch_.end_put(0);
 }
 
 uint32_t PutTransfer::reserve_window(uint32_t first) {
@@ -187,7 +187,13 @@ void PutTransfer::pull(RemoteMemory& memory, const PullPieces& pieces) {
   }
 }
 
-uint64_t PutTransfer::seal() { return sealed_seq_ = store_.seal_writes(put_, writes_); }
+uint64_t PutTransfer::seal() {
+  const uint64_t seq = store_.seal_writes(put_, writes_);
+  // Before the reply: the commit that covers this may come by another connection as soon as the writer has it.
+  batch_.end_put(seq);
+  sealed_ = true;
+  return seq;
+}
 
 SegmentStore::Statuses PutTransfer::statuses() const {
   SegmentStore::Statuses out(writes_.size());

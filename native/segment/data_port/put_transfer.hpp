@@ -63,7 +63,7 @@ class PutTransfer {
   const PutRequest& put_;
   const std::atomic<bool>& cancelled_;
   PutBatch& batch_;
-  uint64_t sealed_seq_ = 0;
+  bool sealed_ = false;
   SegmentStore::Clock::duration wait_left_;  // time that may still be spent waiting for space
   std::vector<WriteEntry> writes_;
 };
