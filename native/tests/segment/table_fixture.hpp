@@ -22,7 +22,18 @@ struct Table {
 
   explicit Table(uint64_t capacity = 10 * kObject, uint64_t pinned_bytes_max = 5 * kObject)
       : memory(new uint8_t[kDataOffset + capacity]()),
-        objects(memory.get(), {kFirstChunk, kDataOffset, capacity, "lru", pinned_bytes_max, false}) {}
+        objects(memory.get(), options(capacity, pinned_bytes_max)) {}
+
+  static ObjectTable::Options options(uint64_t capacity, uint64_t pinned_bytes_max) {
+    ObjectTable::Options options;
+    options.first_chunk_bytes = kFirstChunk;
+    options.data_offset = kDataOffset;
+    options.capacity_bytes = capacity;
+    options.eviction_policy = "lru";
+    options.pinned_bytes_max = pinned_bytes_max;
+    options.retention = {capacity, capacity};
+    return options;
+  }
 
   static Key key(int i, const NamespaceId& ns = kNs) {
     return {ns, 0, kWholeShard, string_hash(std::to_string(i))};

@@ -190,7 +190,8 @@ TEST(retained_objects_are_the_last_to_be_in_a_window) {
   while (t.add(names, kNs, 4096) != kNoSlot) ++names;
   for (int name = 0; name < names; ++name)
     if (name < 40 || name >= 72)
-      t.objects.set_keep(t.objects.occupant(Table::fp(Table::key(name))), Keep::kRetained);
+      CHECK(t.objects.keep(t.objects.occupant(Table::fp(Table::key(name))), {wire::Intent::kRetain, 60'000},
+                           1));
   const auto search = searched(t, 16 * 4096);
   CHECK(search.best.has_value());
   for (const uint64_t name : cleared(t, *search.best)) {
