@@ -40,7 +40,13 @@ void write_journal_groups(const JournalEntry* entries, size_t count, std::vector
   }
 }
 
-Journal::Journal(size_t entries_max) : entries_max_(std::max<size_t>(entries_max, 1)) {
+Journal::Journal(size_t entries_max, JournalRing* ring, const JournalRing::Recovered& recovered)
+    : kept_(recovered.entries.begin(), recovered.entries.end()),
+      first_kept_(recovered.first_seq),
+      next_out_(recovered.first_seq),
+      entries_max_(std::max<size_t>(entries_max, 1)),
+      ring_(ring),
+      acked_(recovered.acked_seq) {
   timer_fd_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
   if (timer_fd_ < 0) throw std::system_error(errno, std::generic_category(), "timerfd for the journal");
 }
@@ -69,6 +75,11 @@ void Journal::update_alarm() {
 uint64_t Journal::append(const std::vector<JournalEntry>& entries) noexcept {
   const MutexLock lock(mutex_);
   const uint64_t first = last_locked() + 1;
+  if (ring_ != nullptr) {
+    ring_->append(first, entries.data(), entries.size());
+    for (uint64_t ahead = entries.size(); ahead < foretold_; ++ahead) ring_->take_back(first + ahead);
+    foretold_ = 0;
+  }
   try {
     kept_.insert(kept_.end(), entries.begin(), entries.end());
   } catch (const std::exception&) {  // std::deque gives the strong guarantee at its end
@@ -88,6 +99,21 @@ uint64_t Journal::append(const std::vector<JournalEntry>& entries) noexcept {
   }
   update_alarm();
   return first;
+}
+
+void Journal::foretell(const JournalEntry& entry) noexcept {
+  if (ring_ == nullptr) return;
+  const MutexLock lock(mutex_);
+  ring_->foretell(last_locked() + 1 + foretold_++, entry);
+}
+
+void Journal::lose() noexcept {
+  const MutexLock lock(mutex_);
+  const uint64_t lost = last_locked() + 1;
+  if (ring_ != nullptr) ring_->lose(lost);
+  kept_.clear();
+  first_kept_ = next_out_ = lost + 1;
+  update_alarm();
 }
 
 uint64_t Journal::last_seq() const {
@@ -135,6 +161,7 @@ void Journal::ack(uint64_t seq) {
                                   std::to_string(last_locked()));
     if (seq <= acked_.load(std::memory_order_relaxed)) return;
     acked_.store(seq, std::memory_order_release);
+    if (ring_ != nullptr) ring_->ack(seq);
     if (seq >= first_kept_) {
       kept_.erase(kept_.begin(), kept_.begin() + static_cast<ptrdiff_t>(seq + 1 - first_kept_));
       first_kept_ = seq + 1;

@@ -10,18 +10,10 @@
 #include <vector>
 
 #include "base/mutex.hpp"
-#include "protocol/keys.hpp"
+#include "segment/journal_entry.hpp"
+#include "segment/journal_ring.hpp"
 
 namespace kvstore {
-
-enum class JournalOp : uint8_t { kAdd = 1, kRemove = 2 };
-
-struct JournalEntry {
-  Fingerprint fp;
-  NamespaceId ns;
-  uint32_t length;
-  JournalOp op;
-};
 
 // Appends entries to `out` in the format of docs/protocol.md section 8, runs of one op and namespace as one
 // group each.
@@ -38,9 +30,11 @@ class Journal {
 
   // Keeps at most `entries_max` entries. When that is not enough, those already handed out are dropped
   // (journal_rewind can't reach them any more); if that does not suffice all are, and the next batch's
-  // first_seq shows the gap: only an inventory can close it. Throws std::system_error when no timerfd can be
+  // first_seq shows the gap: only an inventory can close it. `ring`: where what is kept outlives the process, or
+  // null; the journal goes on from what `recovered` found there. Throws std::system_error when no timerfd can be
   // had.
-  explicit Journal(size_t entries_max);
+  explicit Journal(size_t entries_max, JournalRing* ring = nullptr,
+                   const JournalRing::Recovered& recovered = {});
   ~Journal();
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
@@ -48,6 +42,11 @@ class Journal {
   // Numbers the entries and returns the number of the first; call it under the lock that orders the changes
   // themselves. Where memory is short it is as if the entries had overrun the journal: a gap.
   uint64_t append(const std::vector<JournalEntry>& entries) noexcept;
+  // The change is about to be made, and the next append() has it, in the order of these calls: whoever finds the ring of a
+  // process that was killed in between knows of it. Where there is no ring this does nothing.
+  void foretell(const JournalEntry& entry) noexcept;
+  // Something changed that no entry can tell: the next attach or batch shows a gap, which an inventory closes.
+  void lose() noexcept;
 
   // A timerfd, readable when there is something worth draining: at once when somebody waits for it or much has
   // piled up, else a moment after the first entry, so that the runs of a batch travel to the master together.
@@ -86,6 +85,8 @@ class Journal {
   uint64_t first_kept_ GUARDED_BY(mutex_) = 1;
   uint64_t next_out_ GUARDED_BY(mutex_) = 1;  // number of the next entry to hand out
   const size_t entries_max_;
+  JournalRing* const ring_ PT_GUARDED_BY(mutex_);
+  uint64_t foretold_ GUARDED_BY(mutex_) = 0;    // since the last append
   uint64_t waited_for_ GUARDED_BY(mutex_) = 0;  // highest number that somebody waits for
   Alarm alarm_ GUARDED_BY(mutex_) = Alarm::kOff;
   int timer_fd_;
