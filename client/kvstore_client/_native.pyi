@@ -48,6 +48,9 @@ class PoolProgress:
     @property
     def total_bytes(self) -> int:
         """What both come to; 0 until it is known."""
+    @property
+    def scanned_bytes(self) -> int:
+        """Of the objects that an earlier process has left: how much was compared with their digests."""
     def cancel(self) -> None:
         """Ends it within the time of touching 64 MiB a thread."""
 
@@ -69,16 +72,31 @@ class SegmentStore:
         numa_nodes: Sequence[int] = (),
         retained_fraction_max: float = 0.10,
         retained_namespace_fraction_max: float = 0.05,
+        segment_id: bytes = b"",
+        empty_pool: bool = False,
+        verify_pool: bool = True,
         progress: PoolProgress | None = None,
     ) -> None:
         """Allocates and touches the whole pool: the file at `pool_path`, which outlives the process, or without one memory that
         does not. The evictor keeps `free_ahead_bytes` free ahead of need, without it a 512th of the capacity, at most 32 MiB.
         `huge_pages`: off, thp, 2MiB or 1GiB. OSError (ECANCELED) when `progress` was cancelled. MemoryError names the limit
         that was hit and how to raise it. PoolPlaceError when no pool can be at that path; PoolRefusedError when one is there that
-        must not be used."""
+        must not be used: one of another size, release or `segment_id`, or that another process has. A pool that an earlier process of
+        this segment has left is taken over, unless `empty_pool`; its objects are compared with their digests if `verify_pool`, and
+        nothing of it is served before set_namespaces."""
     @property
     def pool_adopted(self) -> bool:
         """Whether the pool is one that an earlier process has left."""
+    @property
+    def pool_id(self) -> bytes:
+        """That of the pool that was kept, or the one that was given."""
+    def pool_content(self) -> dict[str, Any]:
+        """What it began with: `warm`, `fresh_reason` of one that is not, `objects`, `object_bytes`, `scanned_bytes`, `scan_seconds`,
+        `dropped` {reason: objects}, and `needs_inventory`, where something has gone that nobody can name."""
+    @property
+    def cluster_id(self) -> bytes:
+        """That the pages belong to; empty: none yet."""
+    def set_cluster_id(self, cluster_id: bytes) -> None: ...
     @property
     def pool_page_bytes(self) -> int:
         """Of the huge pages set aside that the pool lies on; 0 when on others."""

@@ -47,6 +47,11 @@ class AttachableStore(KeepingStore, Protocol):
 
     def retire_namespace(self, ns: bytes) -> None: ...
 
+    @property
+    def cluster_id(self) -> bytes: ...
+
+    def set_cluster_id(self, cluster_id: bytes) -> None: ...
+
 
 @dataclass(frozen=True)
 class Registration:
@@ -87,17 +92,21 @@ class AttachSession:
         self._heartbeats = heartbeats
         self._link: JournalLink | None = None
         self._writing = asyncio.Lock()  # one message at a time goes up the stream
-        self._leaving: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._goodbye: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     @property
     def heartbeats_sent(self) -> int:
         """By the link of now; what one that is over has sent is in the counters."""
         return self._link.heartbeats_sent if self._link is not None else 0
 
-    def leave(self, reason: str) -> None:
-        """Says goodbye: `run` sends it, waits for the master to hang up, and returns."""
-        if not self._leaving.done():
-            self._leaving.set_result(reason)
+    def leave(self, reason: str, keeps_pool: bool = False) -> None:
+        """Says goodbye: `run` sends it, waits for the master to hang up, and returns. `keeps_pool`: the pages stay in the
+        directory, for another process that is to go on with them."""
+        if not self._goodbye.done():
+            away, leaving = pb.Away(reason=reason), pb.Leaving(reason=reason)
+            self._goodbye.set_result(
+                pb.SegmentMessage(away=away) if keeps_pool else pb.SegmentMessage(leaving=leaving)
+            )
 
     async def run(self) -> None:
         """Registers, links, and lasts as long as both do.
@@ -111,10 +120,11 @@ class AttachSession:
         known = self._store.namespaces()
         try:
             registered = await asyncio.wait_for(self._register(call), REGISTER_TIMEOUT_S)
-            # Before the journal moves: an object of a retired namespace must not be announced as if it were
-            # current.
+            # Before the journal moves: an object of a retired namespace must not be announced as if it were current, and
+            # nothing be told to a cluster that a later process would not know as its own.
             try:
                 self._store.set_namespaces(list(registered.current_namespaces), known)
+                self._store.set_cluster_id(registered.cluster_id)
             except ValueError as error:
                 raise _can_not_be(error) from error
             await self._retire(call, registered.cleared_namespaces, registered.barrier)
@@ -197,11 +207,10 @@ class AttachSession:
         reading = asyncio.create_task(self._read(call), name="attach-read")
         linking = asyncio.create_task(self._watch(link, registered), name="attach-link")
         try:
-            over: list[asyncio.Future[Any]] = [reading, linking, self._leaving]
+            over: list[asyncio.Future[Any]] = [reading, linking, self._goodbye]
             await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
-            if self._leaving.done():
-                goodbye = pb.Leaving(reason=self._leaving.result())
-                await self._send(call, pb.SegmentMessage(leaving=goodbye))
+            if self._goodbye.done():
+                await self._send(call, self._goodbye.result())
                 await call.done_writing()
                 # The master ends the stream once it has taken note, and the link with it.
                 await asyncio.wait({reading}, timeout=LEAVE_TIMEOUT_S)

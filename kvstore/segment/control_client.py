@@ -30,7 +30,7 @@ STANDBY_DELAY_S_MAX = 0.3
 
 OTHER_CLUSTER_REMEDY = (
     "its pages are kept, and the other masters are tried: correct --masters if this is the wrong master, or bring its records back; "
-    "if they are gone for good, restart this segment (or its `kvstore up`), which empties it, or start segments with --adopt-cluster"
+    "if they are gone for good, restart this segment with --empty-pool (or its `kvstore up`), or start segments with --adopt-cluster"
 )
 
 _CHANNEL_OPTIONS = (
@@ -86,7 +86,7 @@ class ControlClient:
         self._attached_at = 0.0
         self._attached = asyncio.Event()
         self._complaint = ""
-        self._cluster_id = b""
+        self._cluster_id = store.cluster_id  # empty: the pages belong to none yet
         self.master = ""
         self.attaches = 0
         self.clusters_refused = 0
@@ -114,11 +114,11 @@ class ControlClient:
             return False
         return True
 
-    def leave(self, reason: str) -> None:
-        """Tells the master goodbye, if one is attached, and ends `run`."""
+    def leave(self, reason: str, keeps_pool: bool = False) -> None:
+        """Tells the master goodbye, if one is attached, and ends `run`. `keeps_pool`: another process is to go on with it."""
         self._leaving.set()
         if self._session is not None and self.attached:
-            self._session.leave(reason)
+            self._session.leave(reason, keeps_pool)
         elif self._streaming is not None:
             self._streaming.cancel()
 

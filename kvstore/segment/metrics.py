@@ -68,6 +68,8 @@ _POOL_GAUGES = {
     "locked_bytes": "How much of that is locked in memory.",
     "huge_page_bytes": "Size of the huge pages set aside that it lies on; 0 on others.",
     "kept": "1 while it is a file that outlives the process.",
+    "verified_bytes": "Of objects that an earlier process has left: how much was compared with its digests at the start.",
+    "adopted_objects": "Objects that an earlier process has left and this one serves since its start.",
 }
 _CONTROL_GAUGES = {
     "attached": "1 while a master has this segment registered.",

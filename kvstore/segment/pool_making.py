@@ -73,14 +73,18 @@ class PoolMaking:
             "bytes": self._progress.total_bytes,
             "touched_bytes": self._progress.touched_bytes,
             "locked_bytes": self._progress.locked_bytes,
+            "verified_bytes": self._progress.scanned_bytes,
             "huge_page_bytes": store.pool_page_bytes if store is not None else 0,
             "kept": int(self.path is not None),
+            "adopted_objects": store.pool_content()["objects"] if store is not None else 0,
         }
 
     def state(self) -> str:
         """How far it is, for people."""
         progress = self._progress
         total = format_size(progress.total_bytes or self._capacity_bytes)
+        if progress.scanned_bytes:
+            return f"the pages that are there are being verified: {format_size(progress.scanned_bytes)} of {total} so far"
         if progress.locked_bytes:
             return f"the pool is being locked: {format_size(progress.locked_bytes)} of {total}"
         return f"the pool is being touched: {format_size(progress.touched_bytes)} of {total}"
@@ -127,6 +131,7 @@ class PoolMaking:
                 "memory_being_touched",
                 touched_bytes=touched,
                 locked_bytes=self._progress.locked_bytes,
+                verified_bytes=self._progress.scanned_bytes,
                 total_bytes=self._progress.total_bytes,
                 gb_per_s=_gb_per_s(touched - before, now - then),
             )

@@ -14,6 +14,7 @@ from kvstore.segment.errors import SegmentStartError
 
 SMALL_PAGES = Path("/dev/shm")
 HUGE_PAGES = Path("/dev/hugepages")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NOTE = "pool"
 _NAME = re.compile(r"kvstore-[0-9a-f]{32}")
 
@@ -52,15 +53,41 @@ class KeptPool:
 
     path: Path
     capacity_bytes: int
+    boot_id: str = ""  # of the kernel in whose memory it was
 
 
 def kept_pool(data_dir: Path) -> KeptPool | None:
     """None when there was none, or it is gone: by a reboot, say."""
+    noted = _noted(data_dir)
+    try:
+        return noted if noted is not None and os.lstat(noted.path).st_size > 0 else None
+    except OSError:
+        return None
+
+
+def why_lost(data_dir: Path, path: Path | None) -> str:
+    """Of a pool that was at `path` when an earlier process had it, and is not there now: why; empty for any other."""
+    noted = _noted(data_dir)
+    if noted is None or noted.path != path or kept_pool(data_dir) is not None:
+        return ""
+    if noted.boot_id != boot_id():
+        return "the machine has been restarted since: what was in its memory is gone"
+    return f"its file {path} has been removed"
+
+
+def boot_id() -> str:
+    """Of the running kernel."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _noted(data_dir: Path) -> KeptPool | None:
     try:
         note = json.loads((data_dir / _NOTE).read_text())
-        kept = KeptPool(Path(note["path"]), int(note["capacity_bytes"]))
-        return kept if os.lstat(kept.path).st_size > 0 else None
-    except (OSError, ValueError, KeyError, TypeError):
+        return KeptPool(Path(note["path"]), int(note["capacity_bytes"]), str(note.get("boot_id", "")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -76,7 +103,8 @@ def note_pool(data_dir: Path, kept: KeptPool) -> None:
     """So that the next process asks for the same size, also when it is 'auto'. SegmentStartError when that can't be written."""
     scratch = data_dir / f"{_NOTE}.new"
     try:
-        scratch.write_text(json.dumps({"path": str(kept.path), "capacity_bytes": kept.capacity_bytes}) + "\n")
+        note = {"path": str(kept.path), "capacity_bytes": kept.capacity_bytes, "boot_id": kept.boot_id}
+        scratch.write_text(json.dumps(note) + "\n")
         os.replace(scratch, data_dir / _NOTE)
     except OSError as error:
         raise SegmentStartError(

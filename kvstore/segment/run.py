@@ -34,6 +34,7 @@ async def run(settings: SegmentSettings, on_listening: Callable[[SegmentServer],
             # Not with the pages of now: epochs of namespaces may begin again there, and what was cleared would come back to life.
             reason = f"{error}: it begins anew there with an empty pool, as --adopt-cluster says"
             log_event(logger, logging.WARNING, "cluster_adopted", reason=reason)
+            settings = settings.model_copy(update={"empty_pool": True})
 
 
 async def _serve(

@@ -30,8 +30,9 @@ from kvstore.segment.control_client import ControlClient
 from kvstore.segment.errors import SegmentStartError
 from kvstore.segment.identity import SegmentIdentity, new_pool_id
 from kvstore.segment.metrics import PREFIX, PoolCollector, SegmentCollector
+from kvstore.segment.pool_content import say_content
 from kvstore.segment.pool_making import PoolMaking
-from kvstore.segment.pool_place import KeptPool, capacity_at, note_pool, pool_place
+from kvstore.segment.pool_place import KeptPool, boot_id, capacity_at, note_pool, pool_place, why_lost
 from kvstore.segment.refusal_watch import watch_refusals
 from kvstore.segment.retention_watch import watch_retention
 from kvstore.segment.socket_path import default_unix_path, keep_unix_path, prepare_unix_path
@@ -127,9 +128,9 @@ class SegmentServer:
             self._failure.set_exception(failure)
 
     async def stop(self, reason: str = "shutting down") -> None:
-        """Says goodbye to the master, closes every connection, frees the pool. Idempotent."""
+        """Says goodbye to the master, closes every connection, frees the pool, or leaves it to the next process. Idempotent."""
         if self._controlling is not None and self._control is not None:
-            self._control.leave(reason)
+            self._control.leave(reason, keeps_pool=self._making is not None and self._making.path is not None)
             await asyncio.wait({self._controlling}, timeout=LEAVE_TIMEOUT_S)
         await self._undo.aclose()
         if self._failure.done():
@@ -150,6 +151,7 @@ class SegmentServer:
 
         store = await self._open_store(registry)
         self._store = store
+        self.pool_id = store.pool_id
         self._undo.push_async_callback(asyncio.to_thread, store.close)
         server = await self._open_data_port(store, unix_path, connections_max, ungreeted_max)
         for transport, why in server.transport_refusals.items():
@@ -229,6 +231,7 @@ class SegmentServer:
             capacity_bytes = capacity_at(settings.capacity, settings.data_dir, place.path)
         except CapacityError as error:
             raise SegmentStartError(str(error)) from error
+        lost = why_lost(settings.data_dir, place.path)
         making = self._making = PoolMaking(place, capacity_bytes)
         registry.register(PoolCollector(making.stats))
         store = await making.make(
@@ -241,13 +244,17 @@ class SegmentServer:
                 retained_fraction_max=settings.retained_fraction_max,
                 retained_namespace_fraction_max=settings.retained_namespace_fraction_max,
                 pool_path=path,
+                segment_id=self.segment_id,
+                empty_pool=settings.empty_pool,
+                verify_pool=settings.verify_pool,
                 huge_pages=settings.huge_pages,
                 numa_nodes=parse_nodes(settings.numa_nodes),
                 progress=progress,
             )
         )
         if making.path is not None:
-            note_pool(settings.data_dir, KeptPool(making.path, capacity_bytes))
+            note_pool(settings.data_dir, KeptPool(making.path, capacity_bytes, boot_id()))
+        say_content(store.pool_content(), lost)
         return store
 
     def _connection_limits(self) -> tuple[int, int]:

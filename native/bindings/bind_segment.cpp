@@ -49,14 +49,12 @@ auto without_gil(Work&& work) {
   throw nb::python_error();
 }
 
-std::shared_ptr<SegmentStore> make_store(uint64_t capacity_bytes, nb::bytes pool_id,
-                                         std::optional<uint64_t> free_ahead_bytes,
-                                         std::string eviction_policy, double pinned_fraction_max,
-                                         uint64_t journal_entries_max, bool lock_memory,
-                                         std::string pool_path, std::string huge_pages,
-                                         std::vector<uint32_t> numa_nodes, double retained_fraction_max,
-                                         double retained_namespace_fraction_max,
-                                         std::shared_ptr<PoolProgress> progress) {
+std::shared_ptr<SegmentStore> make_store(
+    uint64_t capacity_bytes, nb::bytes pool_id, std::optional<uint64_t> free_ahead_bytes,
+    std::string eviction_policy, double pinned_fraction_max, uint64_t journal_entries_max, bool lock_memory,
+    std::string pool_path, std::string huge_pages, std::vector<uint32_t> numa_nodes,
+    double retained_fraction_max, double retained_namespace_fraction_max, nb::bytes segment_id,
+    bool empty_pool, bool verify_pool, std::shared_ptr<PoolProgress> progress) {
   SegmentStoreOptions options;
   options.capacity_bytes = capacity_bytes;
   options.pool_id = exactly<16>(pool_id, "pool_id");
@@ -70,6 +68,9 @@ std::shared_ptr<SegmentStore> make_store(uint64_t capacity_bytes, nb::bytes pool
   options.pool.lock_memory = lock_memory;
   options.retained_fraction_max = retained_fraction_max;
   options.retained_namespace_fraction_max = retained_namespace_fraction_max;
+  if (segment_id.size() != 0) options.segment_id = exactly<16>(segment_id, "segment_id");
+  options.empty_pool = empty_pool;
+  options.verify_pool = verify_pool;
   options.progress = std::move(progress);
   return without_gil([&] { return make_process_owned<SegmentStore>(options); });
 }
@@ -95,6 +96,23 @@ nb::tuple inventory(SegmentStore& store, size_t entries_max) {
   nb::list out;
   for (const auto& chunk : chunks) out.append(to_bytes(chunk));
   return nb::make_tuple(last_seq, out);
+}
+
+nb::dict pool_content(SegmentStore& store) {
+  const PoolContent& content = store.pool_content();
+  nb::dict dropped;
+  for (uint8_t reason = 0; reason < PoolScan::kReasons; ++reason)
+    dropped[PoolScan::name(static_cast<PoolScan::Reason>(reason))] = content.dropped[reason];
+  nb::dict out;
+  out["warm"] = content.warm;
+  out["fresh_reason"] = content.fresh_reason;
+  out["objects"] = content.objects;
+  out["object_bytes"] = content.object_bytes;
+  out["scanned_bytes"] = content.scanned_bytes;
+  out["scan_seconds"] = content.scan_seconds;
+  out["needs_inventory"] = content.needs_inventory;
+  out["dropped"] = dropped;
+  return out;
 }
 
 std::vector<NamespaceId> namespace_ids(const nb::list& items) {
@@ -179,6 +197,7 @@ void bind_segment(nb::module_& m) {
       .def_prop_ro("touched_bytes", [](PoolProgress& p) { return p.touched_bytes.load(); })
       .def_prop_ro("locked_bytes", [](PoolProgress& p) { return p.locked_bytes.load(); })
       .def_prop_ro("total_bytes", [](PoolProgress& p) { return p.total_bytes.load(); })
+      .def_prop_ro("scanned_bytes", [](PoolProgress& p) { return p.scanned_bytes.load(); })
       .def("cancel", [](PoolProgress& p) { p.cancelled.store(true); });
 
   nb::class_<SegmentStore>(m, "SegmentStore")
@@ -186,8 +205,21 @@ void bind_segment(nb::module_& m) {
            "free_ahead_bytes"_a = nb::none(), "eviction_policy"_a = "adaptive", "pinned_fraction_max"_a = 0.5,
            "journal_entries_max"_a = 4194304, "lock_memory"_a = false, "pool_path"_a = "",
            "huge_pages"_a = "thp", "numa_nodes"_a = std::vector<uint32_t>(), "retained_fraction_max"_a = 0.10,
-           "retained_namespace_fraction_max"_a = 0.05, "progress"_a = nb::none())
+           "retained_namespace_fraction_max"_a = 0.05, "segment_id"_a = nb::bytes("", 0),
+           "empty_pool"_a = false, "verify_pool"_a = true, "progress"_a = nb::none())
       .def_prop_ro("pool_adopted", [](SegmentStore& s) { return s.pool().adopted(); })
+      .def_prop_ro("pool_id",
+                   [](SegmentStore& s) { return nb::bytes(s.pool_id().data(), s.pool_id().size()); })
+      .def("pool_content", &pool_content)
+      .def_prop_ro("cluster_id",
+                   [](SegmentStore& s) {
+                     const ClusterId id = s.cluster_id();
+                     return nb::bytes(id.data(), id == ClusterId{} ? 0 : id.size());
+                   })
+      .def(
+          "set_cluster_id",
+          [](SegmentStore& s, const nb::bytes& id) { s.set_cluster_id(exactly<16>(id, "cluster_id")); },
+          "cluster_id"_a)
       .def_prop_ro("pool_page_bytes", [](SegmentStore& s) { return s.pool().reserved_page_bytes(); })
       .def_prop_ro("journal_fd", [](SegmentStore& s) { return s.journal().fd(); })
       .def_prop_ro(

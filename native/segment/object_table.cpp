@@ -41,6 +41,7 @@ ObjectTable::ObjectTable(uint8_t* base, const Options& options)
       data_offset_(checked(base, options).data_offset),
       map_bytes_(options.data_offset + options.capacity_bytes),
       chunk_bytes_(chunk_bytes_of(options.capacity_bytes)),
+      on_removal_(options.on_removal),
       slots_(base, options.first_chunk_bytes, chunks_max_of(options.capacity_bytes), options.kept),
       records_(chunks_max_of(options.capacity_bytes)),
       shards_(slots_, records_, chunks_max_of(options.capacity_bytes), options.pinned_bytes_max),
@@ -164,14 +165,16 @@ bool ObjectTable::is_as_written(uint32_t slot) const {
          h.ns == r.ns;
 }
 
-JournalEntry ObjectTable::entry_of(uint32_t slot) const {
+JournalEntry ObjectTable::tell_removal(uint32_t slot) noexcept {
   const ObjectRecord& record = records_[slot];
-  return {shards_.fingerprint(slot), record.ns, record.length, JournalOp::kRemove};
+  const JournalEntry entry{shards_.fingerprint(slot), record.ns, record.length, JournalOp::kRemove};
+  if (on_removal_) on_removal_(entry);
+  return entry;
 }
 
 // Of an object that is out of the index: its readers keep the memory, or nobody does.
 JournalEntry ObjectTable::take_out(uint32_t slot, bool idle, uint64_t seq) noexcept {
-  const JournalEntry entry = entry_of(slot);
+  const JournalEntry entry = tell_removal(slot);
   keeps_rule(namespaces_.remove(slot, records_[slot].ns));
   retention_.forget(slot, records_[slot].ns);
   --ranked_count_;
@@ -198,7 +201,7 @@ std::optional<JournalEntry> ObjectTable::quarantine(uint32_t slot, uint64_t seq)
   if (!is_findable(slot)) return std::nullopt;
   policy_->on_remove(slot);
   const bool idle = shards_.take_out(slot);
-  const JournalEntry entry = entry_of(slot);
+  const JournalEntry entry = tell_removal(slot);
   keeps_rule(namespaces_.remove(slot, records_[slot].ns));
   retention_.forget(slot, records_[slot].ns);
   --ranked_count_;

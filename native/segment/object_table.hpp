@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -41,6 +42,8 @@ class ObjectTable {
     RetentionLimits retention;
     // The pool is one that another process has left: see "taking over" below. Otherwise it is zeroed.
     bool kept = false;
+    // Hears of each object that is about to go before anything in the pool says so; must not throw. Null: nobody.
+    std::function<void(const JournalEntry&)> on_removal;
   };
   // `base` is the map of the pool, and outlives the table.
   ObjectTable(uint8_t* base, const Options& options);
@@ -170,9 +173,10 @@ class ObjectTable {
   bool adopt_next_chunk();
   // Slots of all chunks that are there: those of chunk c are slot_at(c, 1) .. slot_at(c, places - 1).
   const SlotTable& slot_table() const { return slots_; }
-  // Takes a sealed object over as it lies, whose bytes its digest was compared with, in the order in which they are to be ranked (by seq), not journalled. False:
-  // its header contradicts itself or what was taken over before; the slot is as good as free.
-  bool adopt(uint32_t slot, const Fingerprint& fp, Keep keep = Keep::kNormal);
+  // Takes a sealed object over as it lies, whose bytes were compared with their digest, in the order in which they are to be
+  // ranked. `seq`: the journal number of its ADD. False: its header contradicts itself or what was taken over before; the slot
+  // is as good as free.
+  bool adopt(uint32_t slot, const Fingerprint& fp, uint64_t seq, Keep keep = Keep::kNormal);
   // Whatever slots were not adopted are free from now on.
   void end_adoption();
 
@@ -214,7 +218,8 @@ class ObjectTable {
   bool keeps_rule(bool kept) noexcept;      // counts it when not
   // May go for the sake of others: in no open batch. Idle ones only.
   bool is_spared(uint32_t slot) const { return batches_.is_open(records_[slot].batch); }
-  JournalEntry entry_of(uint32_t slot) const;
+  // Its REMOVE, which is told before the object goes.
+  JournalEntry tell_removal(uint32_t slot) noexcept;
   JournalEntry take_out(uint32_t slot, bool idle, uint64_t seq) noexcept;
   void free_memory(uint32_t slot) noexcept;
   void condemn(uint32_t slot) noexcept;
@@ -234,6 +239,7 @@ class ObjectTable {
   const uint64_t data_offset_;
   const uint64_t map_bytes_;
   const uint64_t chunk_bytes_;
+  const std::function<void(const JournalEntry&)> on_removal_;
   SlotTable slots_;
   BySlot<ObjectRecord> records_;
   ObjectShards shards_;

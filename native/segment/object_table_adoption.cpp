@@ -25,7 +25,7 @@ bool ObjectTable::adopt_next_chunk() {
   return chunk != kChunksMax;
 }
 
-bool ObjectTable::adopt(uint32_t slot, const Fingerprint& fp, Keep keep) {
+bool ObjectTable::adopt(uint32_t slot, const Fingerprint& fp, uint64_t seq, Keep keep) {
   const SlotHeader& h = slots_.header(slot);
   ObjectRecord& record = records_[slot];
   if (record.state != SlotState::kFree || h.magic != SlotHeader::kMagic ||
@@ -33,7 +33,8 @@ bool ObjectTable::adopt(uint32_t slot, const Fingerprint& fp, Keep keep) {
       h.generation.load(std::memory_order_relaxed) % 2 != 0 || h.offset < data_offset_ ||
       occupant(fp) != kNoSlot || !extents_.take(h.offset - data_offset_, h.stored_bytes()))
     return false;
-  record.seq = h.seq;
+  record.seq = seq;
+  slots_.set_seq(slot, seq);
   record.offset = h.offset;
   record.ns = h.ns;
   record.length = h.length;

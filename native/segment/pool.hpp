@@ -35,6 +35,7 @@ struct PoolProgress {
   std::atomic<uint64_t> touched_bytes{0};
   std::atomic<uint64_t> total_bytes{0};  // 0 until it is known
   std::atomic<uint64_t> locked_bytes{0};
+  std::atomic<uint64_t> scanned_bytes{0};  // of what an earlier process has left: how much was verified
   std::atomic<bool> cancelled{false};
 };
 

@@ -40,7 +40,18 @@ uint64_t free_ahead_of(const SegmentStoreOptions& o) {
   return std::min(o.capacity_bytes / kFreeAheadShare, kFreeAheadMax);
 }
 
-ObjectTable::Options table_options(const SegmentStoreOptions& o, const PoolLayout& layout) {
+KeptPoolOptions kept_pool_options(const SegmentStoreOptions& o) {
+  KeptPoolOptions options;
+  options.pool = o.pool;
+  options.new_pool_id = o.pool_id;
+  options.segment_id = o.segment_id;
+  options.capacity_bytes = o.capacity_bytes;
+  options.empty = o.empty_pool;
+  return options;
+}
+
+ObjectTable::Options table_options(const SegmentStoreOptions& o, const PoolLayout& layout, KeptPool& pool,
+                                   Journal& journal) {
   ObjectTable::Options options;
   options.first_chunk_bytes = kFirstChunkEnd - SlotTable::kFirstChunkOffset;
   options.data_offset = layout.data_offset;
@@ -52,6 +63,9 @@ ObjectTable::Options table_options(const SegmentStoreOptions& o, const PoolLayou
     return static_cast<uint64_t>(fraction * static_cast<double>(o.capacity_bytes));
   };
   options.retention = {share(o.retained_fraction_max), share(o.retained_namespace_fraction_max)};
+  options.kept = pool.warm();
+  if (pool.ring() != nullptr)
+    options.on_removal = [&journal](const JournalEntry& entry) { journal.foretell(entry); };
   return options;
 }
 
@@ -61,12 +75,27 @@ SegmentStore::SegmentStore(const SegmentStoreOptions& options)
     : options_(validated(options)),
       free_ahead_bytes_(free_ahead_of(options)),
       layout_(pool_layout(options.capacity_bytes, kFirstChunkEnd / sizeof(SlotHeader), sizeof(SlotHeader))),
-      pool_(layout_, options.pool, options.progress.get()),
-      journal_(options.journal_entries_max),
-      objects_(pool_.base(), table_options(options, layout_)),
+      pool_(layout_, kept_pool_options(options), options.progress.get()),
+      journal_(options.journal_entries_max, pool_.ring(), pool_.journal()),
+      objects_(pool_.memory().base(), table_options(options, layout_, pool_, journal_)),
       shards_(objects_.shards()),
       retired_(objects_.retired()) {
+  take_over();
   evictor_ = std::thread([this] { run_evictor(); });
+}
+
+void SegmentStore::take_over() {
+  if (!pool_.warm()) {
+    content_.fresh_reason = pool_.fresh_reason();
+    pool_.formatted();
+    return;
+  }
+  const AdoptionOptions adoption{layout_.data_offset, options_.capacity_bytes,
+                                 kFirstChunkEnd - SlotTable::kFirstChunkOffset, options_.verify_pool,
+                                 options_.progress.get()};
+  const MutexLock lock(mutex_);
+  content_ = adopt_pool(pool_, objects_, journal_, adoption);
+  held_back_.store(true);
 }
 
 SegmentStore::~SegmentStore() { close(); }
@@ -81,7 +110,7 @@ void SegmentStore::close() {
   interrupt();
   const MutexLock joining(join_mutex_);  // of several that close it one joins, and none returns before
   if (evictor_.joinable()) evictor_.join();
-  pool_.let_go();
+  pool_.memory().let_go();
 }
 
 void SegmentStore::interrupt() {
@@ -110,6 +139,7 @@ void SegmentStore::set_namespaces(const std::vector<NamespaceId>& current,
                                   const std::vector<NamespaceId>& known) {
   const MutexLock lock(mutex_);
   objects_.set_current(current, known);
+  held_back_.store(false);
 }
 
 void SegmentStore::retire_namespace(const NamespaceId& ns) {

@@ -19,17 +19,19 @@
 #include "protocol/put_request.hpp"
 #include "protocol/wire.hpp"
 #include "segment/journal.hpp"
+#include "segment/kept_pool.hpp"
 #include "segment/object_table.hpp"
-#include "segment/pool.hpp"
+#include "segment/pool_adoption.hpp"
 #include "segment/use_queue.hpp"
 
 namespace kvstore {
 
-using PoolId = std::array<uint8_t, 16>;
-
 struct SegmentStoreOptions {
   uint64_t capacity_bytes = 0;
-  PoolId pool_id{};
+  PoolId pool_id{};  // of a new pool; one that is kept has its own
+  SegmentId segment_id{};
+  bool empty_pool = false;  // begin anew, whatever an earlier process has left
+  bool verify_pool = true;  // compare the bytes of what it has left with their digests
   // What the evictor keeps free ahead of need; kFreeAheadByCapacity: little.
   static constexpr uint64_t kFreeAheadByCapacity = UINT64_MAX;
   uint64_t free_ahead_bytes = kFreeAheadByCapacity;
@@ -141,6 +143,8 @@ class SegmentStore {
 
   // ---- housekeeping
   std::vector<NamespaceId> namespaces();
+  // What an earlier process has left is served from the first call on: a namespace of it may have ended meanwhile. Until then
+  // reads are misses, and writes are UNAVAILABLE.
   void set_namespaces(const std::vector<NamespaceId>& current, const std::vector<NamespaceId>& known);
   void retire_namespace(const NamespaceId& ns);
   uint64_t evict_bytes(uint64_t wanted_bytes);
@@ -182,7 +186,13 @@ class SegmentStore {
   Usage usage();
   void count_not_committed() { not_committed_.fetch_add(1, std::memory_order_relaxed); }
 
-  const Pool& pool() const { return pool_; }
+  const Pool& pool() const { return pool_.memory(); }
+  const PoolId& pool_id() const { return pool_.pool_id(); }
+  // What it began with.
+  const PoolContent& pool_content() const { return content_; }
+  // The cluster that the pages belong to; all zero: none yet. Of one thread at a time.
+  ClusterId cluster_id() const { return pool_.cluster_id(); }
+  void set_cluster_id(const ClusterId& cluster_id) { pool_.set_cluster_id(cluster_id); }
   const SegmentStoreOptions& options() const { return options_; }
   // How many slots the map has place for: the number that other processes know a slot by is below.
   uint32_t wire_slots_end() const;
@@ -210,6 +220,7 @@ class SegmentStore {
   // Of one critical section: entries [first, end).
   void keep_some(const KeyBlock& block, const std::vector<Fingerprint>& fps, uint32_t first, uint32_t end,
                  const wire::KeepWish& wish, Statuses& statuses) REQUIRES(mutex_);
+  void take_over();
   bool reserve_one(const PutRequest& put, uint32_t entry, uint64_t bytes_left, Wait& wait, WriteEntry& write)
       REQUIRES(mutex_);
   bool is_same(uint32_t occupant, const PutRequest& put, uint32_t entry) const REQUIRES(mutex_);
@@ -243,8 +254,9 @@ class SegmentStore {
   const SegmentStoreOptions options_;
   const uint64_t free_ahead_bytes_;
   const PoolLayout layout_;
-  Pool pool_;
+  KeptPool pool_;
   Journal journal_;
+  PoolContent content_;
 
   Mutex mutex_;  // before that of any shard
   ObjectTable objects_ GUARDED_BY(mutex_);
@@ -256,6 +268,7 @@ class SegmentStore {
   CondVar evict_wanted_;                                       // with mutex_
   std::atomic<uint32_t> space_waiters_{0};
   uint64_t space_freed_count_ GUARDED_BY(mutex_) = 0;  // how often something got free, or may go since
+  std::atomic<bool> held_back_{false};                 // until set_namespaces
   std::atomic<bool> closed_{false};                    // set under mutex_
   Mutex join_mutex_;
   std::thread evictor_ GUARDED_BY(join_mutex_);

@@ -51,7 +51,7 @@ SegmentStore::Statuses SegmentStore::pin(const KeyBlock& block, uint32_t pin_ms)
   Statuses statuses(n, code(Status::kMiss));
   uint64_t hits = 0;
   const uint32_t kept_ms = std::min(pin_ms, wire::kPinMsMax);
-  if (closed_.load() || retired_.has(block.ns)) return statuses;
+  if (closed_.load() || held_back_.load() || retired_.has(block.ns)) return statuses;
   const uint64_t now = now_ms();
   shards_.expire_pins(now);
   for (uint32_t i = 0; i < n; ++i) {
@@ -71,7 +71,7 @@ std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const 
   std::vector<UseQueue::Use> uses;
   uint64_t bytes = 0;
   uses.reserve(n);
-  const bool gone = closed_.load() || retired_.has(block.ns);
+  const bool gone = closed_.load() || held_back_.load() || retired_.has(block.ns);
   for (uint32_t i = gone ? 0 : n; i-- > 0;) {
     if (i >= kPrefetchAhead) shards_.prefetch(fps[i - kPrefetchAhead]);
     ReadEntry& read = reads[i];
@@ -90,7 +90,7 @@ std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const 
     read.digest = held.digest;
     read.offset = held.offset;
     read.generation = held.generation;
-    read.data = pool_.base() + held.offset;
+    read.data = pool_.memory().base() + held.offset;
     uses.push_back({held.slot, fps[i]});
     bytes += read.length;
   }
@@ -190,7 +190,7 @@ void SegmentStore::reserve_writes(const PutRequest& put, uint32_t first, uint32_
     WriteEntry& write = writes[i];
     const uint64_t bytes = ExtentAllocator::rounded(put.length(i));
     const uint32_t occupant = objects_.occupant(put.fingerprints[i]);
-    if (closed_.load()) {
+    if (closed_.load() || held_back_.load()) {
       write.status = Status::kUnavailable;
     } else if (objects_.namespaces().is_retired(put.block.ns)) {
       write.status = Status::kStaleNamespace;
@@ -318,7 +318,7 @@ SegmentStore::Statuses SegmentStore::verify(const KeyBlock& block) {
   for (uint32_t i = 0; i < n; ++i) {
     const HeldObject held = shards_.hold(fps[i], block.key(i), 0);
     if (!held.found) continue;
-    const bool intact = crc32c(0, pool_.base() + held.offset, held.length) == held.digest;
+    const bool intact = crc32c(0, pool_.memory().base() + held.offset, held.length) == held.digest;
     if (!intact) {
       const MutexLock lock(mutex_);
       if (const auto gone = objects_.quarantine(held.slot, journal_.last_seq() + 1)) {

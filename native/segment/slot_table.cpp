@@ -4,6 +4,8 @@
 #include <new>
 #include <random>
 
+#include "base/digest.hpp"
+
 namespace kvstore {
 namespace {
 
@@ -31,6 +33,11 @@ uint64_t unguessable() {
 }
 
 }  // namespace
+
+uint32_t SlotHeader::check_at(uint64_t at_generation) const {
+  const uint32_t from = crc32c(0, &at_generation, sizeof(at_generation));
+  return crc32c(from, &magic, offsetof(SlotHeader, removed) - offsetof(SlotHeader, magic));
+}
 
 SlotTable::SlotTable(uint8_t* base, uint64_t first_chunk_bytes, uint32_t chunks_max, bool kept)
     : base_(base), next_generation_(unguessable()), chunks_(std::min(chunks_max, kChunksMax)) {
@@ -77,6 +84,7 @@ uint32_t SlotTable::add_chunk(uint64_t offset, uint64_t chunk_bytes) {
     header->generation.store(generation, std::memory_order_relaxed);
     header->magic = SlotHeader::kMagic;
     header->version = SlotHeader::kVersion;
+    header->check = header->check_at(generation);
   }
   auto* h = new (base_ + offset) ChunkHeader{};
   h->version = ChunkHeader::kVersion;
@@ -115,6 +123,7 @@ bool SlotTable::transition(uint32_t slot, bool legal, Change&& change) noexcept 
   h.generation.store(generation + 1, std::memory_order_relaxed);
   publish_odd_generation();
   change(h);
+  h.check = h.check_at(generation + 2);
   h.generation.store(generation + 2, std::memory_order_release);
   return true;
 }
@@ -182,7 +191,9 @@ void SlotTable::format(uint32_t slot) noexcept {
   h.state = SlotState::kFree;
   h.removed = 0;
   h.seq = 0;
-  h.generation.store(fresh_generation(), std::memory_order_release);
+  const uint64_t generation = fresh_generation();
+  h.check = h.check_at(generation);
+  h.generation.store(generation, std::memory_order_release);
 }
 
 }  // namespace kvstore

@@ -44,18 +44,21 @@ struct SlotHeader {
   uint8_t reserved[3];
   uint64_t
       seq;  // the journal number that the newest change has, or is going to have: ADD or REMOVE; 0: being written
-  uint8_t reserved2[24];
+  uint32_t check;  // over what stands before `removed`, at the last change of the generation
+  uint8_t reserved2[20];
 
   bool has_key(const Key& key) const {
     return hash == key.hash && ns == key.ns && pool == key.pool && shard == key.shard;
   }
   uint64_t stored_bytes() const { return uint64_t{length} + text_bytes; }
+  // What `check` is to be when the generation is this.
+  uint32_t check_at(uint64_t at_generation) const;
 };
 static_assert(sizeof(SlotHeader) == 128, "docs/protocol.md section 7");
 static_assert(offsetof(SlotHeader, offset) == 16 && offsetof(SlotHeader, pool) == 38 &&
                   offsetof(SlotHeader, ns) == 40 && offsetof(SlotHeader, shard) == 48 &&
                   offsetof(SlotHeader, hash) == 60 && offsetof(SlotHeader, removed) == 92 &&
-                  offsetof(SlotHeader, seq) == 96,
+                  offsetof(SlotHeader, seq) == 96 && offsetof(SlotHeader, check) == 104,
               "docs/protocol.md section 7");
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "other processes read the generation");
 
@@ -114,6 +117,8 @@ class SlotTable {
   void condemn(uint32_t slot) noexcept;
   // Whatever the header holds: a free slot, with a generation that it never had.
   void format(uint32_t slot) noexcept;
+  // The journal number of the object's ADD is this one. No transition.
+  void set_seq(uint32_t slot, uint64_t seq) noexcept { at(slot).seq = seq; }
   // The object is taken away, by the journal entry of this number. No transition: readers go on.
   void set_removed(uint32_t slot, uint64_t seq) noexcept;
 

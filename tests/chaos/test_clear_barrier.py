@@ -17,6 +17,7 @@ from kvstore_client.protocol import Op, Status
 from support import wire
 from support.etcd_server import Etcd
 from support.master_peers import DirectoryPeer
+from support.pool_files import pool_directory
 from support.processes import ServerProcess
 from support.raw_client import RawClient, key_block
 from support.replicated_cluster import Master, ReplicatedCluster
@@ -77,9 +78,9 @@ def barrier(tmp_path: Path) -> Iterator[Barrier]:
 class Pages:
     """A namespace with a page on each segment, put past the client so that its places are known."""
 
-    def __init__(self, rig: Barrier) -> None:
+    def __init__(self, rig: Barrier, model: str = "weights") -> None:
         self._rig = rig
-        self.ns = self.opened_by(rig.leader)
+        self.ns = self.opened_by(rig.leader, model)
         for segment in rig.segments:
             with RawClient(data_port(segment)) as raw:
                 status, statuses = raw.put(key_block(self.ns, "page"), [b"old" * 100], True, 5000)
@@ -106,10 +107,10 @@ class Pages:
         return asyncio.run(ask())
 
     @staticmethod
-    def opened_by(master: Master) -> bytes:
+    def opened_by(master: Master, model: str = "weights") -> bytes:
         async def open_it() -> bytes:
             peer = await DirectoryPeer.greeted(master.directory_port)
-            ns = await peer.open_namespace(model="weights")
+            ns = await peer.open_namespace(model=model)
             peer.close()
             return ns
 
@@ -160,6 +161,40 @@ def test_a_killed_segment_is_waited_for_until_it_has_attached_anew(barrier: Barr
     assert late.exit_code == UNCONFIRMED, late.output
     barrier.segments[1] = barrier.cluster.start_segment("two")
     assert barrier.admin("clear", pages.ns.hex(), "--wait", "--yes").exit_code == 0
+
+
+@pytest.mark.parametrize("how", ["kill", "sigterm"])
+def test_a_segment_that_comes_back_with_its_pool_serves_nothing_that_was_cleared_while_it_was_away(
+    barrier: Barrier, how: str
+) -> None:
+    with pool_directory() as pools:
+        options = (f"--pool-path={pools / 'two'}",)
+        assert barrier.segments[1].stop() == 0
+        barrier.segments[1] = barrier.cluster.start_segment("two", options=options)
+        cleared, kept = Pages(barrier, "weights"), Pages(barrier, "others")
+        if how == "kill":
+            barrier.segments[1].kill()
+        else:
+            assert barrier.segments[1].stop() == 0
+        late = barrier.admin("clear", cleared.ns.hex(), "--wait", "--wait-s=1", "--yes")
+        assert late.exit_code == UNCONFIRMED, "it comes back with what it had"
+        assert "segment 127.0.0.1" in late.stderr
+        # Without a master it can't know: what it has is not served.
+        with paused(barrier.leader.process, barrier.standby.process):
+            segment = barrier.cluster.start_segment("two", options=options, wait=False)
+            segment.wait_event("listening")
+            assert not any(each.served_by_segment(segment) for each in (cleared, kept) for _ in range(20))
+        barrier.segments[1] = segment
+
+        def attached_again() -> bool:
+            assert not cleared.served_by_segment(segment)
+            return kept.served_by_segment(segment)
+
+        wait_until(attached_again, "what was not cleared is served again", 60)
+        done = barrier.admin("clear", cleared.ns.hex(), "--wait", "--yes")
+        assert done.exit_code == 0, done.output
+        assert not cleared.served_by_segment(segment)
+        assert kept.served_by_segment(segment)
 
 
 def test_a_standby_that_is_cut_off_is_waited_for_until_it_answers_reads_no_more(barrier: Barrier) -> None:

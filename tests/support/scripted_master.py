@@ -47,6 +47,7 @@ class ScriptedMaster(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
         self.inventories = 0
         self.inventoried = 0  # entries of them
         self.leaving: list[str] = []
+        self.away: list[str] = []
         self.retired: list[int] = []  # barriers that the segment has confirmed
         self.heartbeats: list[Any] = []  # by gRPC
         self.link_heartbeats: list[HeartbeatMessage] = []
@@ -148,11 +149,14 @@ class ScriptedMaster(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
     async def _read(self, requests: AsyncIterator[Any]) -> None:
         async for message in requests:
             kind = message.WhichOneof("body")
-            assert kind in ("leaving", "retired"), "the journal comes by the link"
+            assert kind in ("leaving", "away", "retired"), "the journal comes by the link"
             if kind == "retired":
                 self.retired.append(message.retired.barrier)
                 continue
-            self.leaving.append(message.leaving.reason)
+            if kind == "away":
+                self.away.append(message.away.reason)
+            else:
+                self.leaving.append(message.leaving.reason)
             return
 
     async def _serve_link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

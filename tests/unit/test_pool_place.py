@@ -20,6 +20,7 @@ from kvstore.segment.pool_place import (
     kept_pool,
     note_pool,
     pools_left_behind,
+    why_lost,
 )
 
 ID = bytes(range(16))
@@ -104,3 +105,16 @@ def test_files_of_segments_that_are_gone_are_found_and_those_of_others_let_alone
     with open(taken) as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
         assert pools_left_behind(ours) == {stale: 4096}
+
+
+def test_a_pool_that_is_gone_is_said_to_be_and_why(tmp_path: Path) -> None:
+    pool = tmp_path / "pages"
+    assert why_lost(tmp_path, pool) == "", "there never was one"
+    pool.write_bytes(bytes(8192))
+    note_pool(tmp_path, KeptPool(pool, 1 << 20, pool_place.boot_id()))
+    assert why_lost(tmp_path, pool) == ""
+    pool.unlink()
+    assert "has been removed" in why_lost(tmp_path, pool)
+    assert why_lost(tmp_path, tmp_path / "elsewhere") == why_lost(tmp_path, None) == ""
+    note_pool(tmp_path, KeptPool(pool, 1 << 20, "of another boot"))
+    assert "the machine has been restarted" in why_lost(tmp_path, pool)

@@ -81,6 +81,17 @@ class SegmentSettings(ServerSettings):
         group="Pool",
         kind="path|auto|off",
     )
+    empty_pool: bool = setting(
+        False,
+        "Begin with an empty pool, whatever an earlier process has left in its file; for one start, on the command line.",
+        group="Pool",
+    )
+    verify_pool: bool = setting(
+        True,
+        "Compare each page that an earlier process has left with its digest before it is served again; without it a start reads "
+        "the pages' headers only, and a page that went bad meanwhile is found when it is read.",
+        group="Pool",
+    )
     huge_pages: Literal["off", "thp", "2MiB", "1GiB"] = setting(
         "thp",
         "Pages that the pool is made of: 'thp' huge ones as far as the kernel has them, 2MiB or 1GiB those that were set aside, or "

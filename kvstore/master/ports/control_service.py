@@ -97,6 +97,8 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
                 kind = message.WhichOneof("body")
                 if kind == "leaving":
                     directory.handle(ev.SegmentLeaving(number, message.leaving.reason))
+                elif kind == "away":
+                    directory.handle(ev.SegmentAway(number, message.away.reason))
                 elif kind == "retired":
                     directory.handle(ev.NamespacesRetired(number, message.retired.barrier))
                 elif kind == "kept":

@@ -147,6 +147,8 @@ class DirectoryState:
                 return self.membership.stream_lost(now, event)
             case ev.SegmentLeaving():
                 return self.membership.leaving(now, event)
+            case ev.SegmentAway():
+                return self.membership.away(now, event)
             case ev.NamespaceOpened():
                 return self.namespaces.open(event)
             case ev.NamespaceBumped():

@@ -26,6 +26,14 @@ class SegmentLeaving:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentAway:
+    """Its process ends, and another one is to go on with its pool."""
+
+    session: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class HeartbeatReceived:
     segment_id: bytes
     pool_id: bytes
@@ -161,6 +169,7 @@ Event = (
     SegmentAttached
     | StreamLost
     | SegmentLeaving
+    | SegmentAway
     | HeartbeatReceived
     | JournalReceived
     | InventoryReceived

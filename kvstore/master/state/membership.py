@@ -3,10 +3,10 @@
     (attach) -> LIVE <-> SUSPECT -> GONE        DRAINING stands for LIVE while a segment is to be emptied
     (master restart) -> LIVE, "recovering" until it attaches or the recovery time is over -> SUSPECT
 
-A segment that is not heard for the heartbeat timeout is SUSPECT: its entries are kept and not served. Without its
-stream it is as soon as a heartbeat is overdue, and takes no new pages meanwhile; that a stream breaks says nothing
-of the memory as long as heartbeats come. Heard again with the same pool its entries count again. After the grace period
-it is GONE, and its entries leave the directory for good.
+A segment that is not heard for the heartbeat timeout is SUSPECT: its entries are kept and not served. So is one that says that
+it is away, at once. Without its stream it is as soon as a heartbeat is overdue, and takes no new pages meanwhile; that a stream
+breaks says nothing of the memory as long as heartbeats come. Heard again with the same pool its entries count again. After the
+grace period it is GONE, and its entries leave the directory for good.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from kvstore.master.state.endpoint import Endpoint
 from kvstore.master.state.events import (
     HeartbeatReceived,
     SegmentAttached,
+    SegmentAway,
     SegmentLeaving,
     StreamLost,
 )
@@ -82,6 +83,7 @@ class Membership:
             return effects + self._start_anew(now, event.session, segment, said)
         self._table.bind(segment, event.session)
         segment.heard_at = segment.alive_at = now
+        segment.away = False
         segment.said = said
         record = replace(segment.record, endpoint=said.endpoint)
         if segment.recorded and record == segment.record:
@@ -238,7 +240,10 @@ class Membership:
     # ---- going silent --------------------------------------------------------------------------------------
 
     def heard(self, now: float, segment: Segment) -> list[Effect]:
-        """A message came: a segment that was silent counts again, if this is the memory of its durable record."""
+        """A message came: a segment that was silent counts again, if this is the memory of its durable record. What one that has
+        gone away had sent before is no sign of it."""
+        if segment.away:
+            return []
         segment.heard_at = segment.alive_at = now
         self._judge(now, segment)
         if segment.recorded and segment.state is SegmentState.SUSPECT:
@@ -296,6 +301,17 @@ class Membership:
         return [BroadcastMap(), Report("segment_suspect", {"segment_id": segment.segment_id, "why": why})]
 
     # ---- going ---------------------------------------------------------------------------------------------
+
+    def away(self, now: float, event: SegmentAway) -> list[Effect]:
+        """As one that is silent, at once: its pages are where they were, and nobody serves them until it attaches again. Of one that
+        was drained nobody waits for that."""
+        segment = self._table.of_session(event.session)
+        if segment is None or segment.state is SegmentState.GONE:
+            return []
+        if segment.record.draining:
+            return self._drop(now, segment, f"it was drained, and left: {event.reason}")
+        segment.away = True
+        return self._suspect(now, segment, f"it is away, and keeps its pool: {event.reason}")
 
     def leaving(self, now: float, event: SegmentLeaving) -> list[Effect]:
         segment = self._table.of_session(event.session)

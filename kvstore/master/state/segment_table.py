@@ -47,6 +47,7 @@ class Segment:
     recorded: bool = False  # `record` is durable
     registrations_pending: int = 0  # commits of `record`, or of what it was, on their way
     said: Registration | None = None  # of the newest stream
+    away: bool = False  # it said so; its stream of now is about to end
     barrier: int | None = None  # of `clear` (barriers.py), as confirmed on the stream of now
 
     # Journal: durable_seq <= accepted_seq. What lies between is on its way into the store.

@@ -204,7 +204,7 @@ bool ServerSession::hello() {
         context_.counters.unauthorized.fetch_add(1, std::memory_order_relaxed);
       return refuse(Status::kUnauthorized, "wrong token");
     }
-    if (expected_peer != PoolId{} && expected_peer != store_.options().pool_id)
+    if (expected_peer != PoolId{} && expected_peer != store_.pool_id())
       return refuse(Status::kWrongPeer, "this is another pool");
     if (context_.greeted.fetch_add(1) >= context_.connections_max) {
       context_.greeted.fetch_sub(1);
@@ -229,7 +229,7 @@ bool ServerSession::hello() {
   const uint32_t features =
       wire::kFeatureCommit | wire::kFeatureKeep |
       (socket_.is_unix() ? wire::kFeatureUnix | context_.unix_features : context_.tcp_features);
-  reply.raw(store_.options().pool_id.data(), 16).u32(features);
+  reply.raw(store_.pool_id().data(), 16).u32(features);
   send_reply(reply);
   return true;
 }
@@ -447,7 +447,7 @@ void ServerSession::on_attach(wire::Reader&) {
   require_unix();
   wire::Writer reply = reply_body(Status::kOk);
   reply.u64(store_.pool().map_bytes()).u64(0).u32(store_.wire_slots_end()).u32(sizeof(SlotHeader));
-  reply.raw(store_.options().pool_id.data(), 16);
+  reply.raw(store_.pool_id().data(), 16);
   send_reply(reply, {}, 0, store_.pool().read_only_fd());
 }
 

@@ -29,7 +29,7 @@ uint32_t adopt_all(ObjectTable& objects) {
       const SlotHeader& h = slots.header(slot_at(chunk, place));
       if (h.state != SlotState::kSealed) continue;
       adopted += objects.adopt(slot_at(chunk, place),
-                               fingerprint(fingerprint_salt(h.ns, h.pool, h.shard), h.hash.data()));
+                               fingerprint(fingerprint_salt(h.ns, h.pool, h.shard), h.hash.data()), h.seq);
     }
   objects.end_adoption();
   return adopted;

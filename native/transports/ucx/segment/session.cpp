@@ -20,7 +20,7 @@ UcxPool::UcxPool(const std::string& library_path, const SegmentStore& store)
 rdma_codec::RemotePool UcxPool::describe(const UcxWorker& worker) const {
   rdma_codec::RemotePool pool;
   pool.geometry = {store_.pool().map_bytes(), 0, store_.wire_slots_end(), sizeof(SlotHeader),
-                   store_.options().pool_id};
+                   store_.pool_id()};
   pool.map_address = memory_.address();
   pool.worker_address = worker.address();
   pool.key = memory_.remote_key();

@@ -170,6 +170,41 @@ async def test_a_goodbye_takes_its_pages_out_at_once(model: ModelSegment) -> Non
     assert (accepted.durable_seq, accepted.need_inventory) == (0, False)
 
 
+async def test_one_that_goes_away_with_its_pool_is_not_served_at_once_and_comes_back_with_every_entry(
+    model: ModelSegment,
+) -> None:
+    rig = await filled(model)
+    entries = rig.state.index.entry_count
+    rig.feed(ev.SegmentAway(1, "upgrade"))
+    assert rig.segment(model.segment_id).state is SegmentState.SUSPECT
+    assert not served(rig) and rig.take(ef.BroadcastMap)
+    rig.feed(beat(model))  # it was on its way on the link
+    assert rig.segment(model.segment_id).state is SegmentState.SUSPECT
+    rig.feed(ev.StreamLost(1))
+    await rig.commit()
+    assert rig.state.index.entry_count == entries
+    accepted = await attach(rig, model, 2)
+    assert (accepted.durable_seq, accepted.need_inventory) == (model.last_seq, False)
+    assert rig.segment(model.segment_id).state is SegmentState.LIVE and served(rig)
+    rig.feed(ev.Tick(), after_s=10)
+    rig.feed(beat(model))
+    assert rig.segment(model.segment_id).state is SegmentState.LIVE, "its heartbeats count again"
+
+
+async def test_one_that_does_not_come_back_is_gone_after_the_grace_period_and_announces_all_when_it_does(
+    model: ModelSegment,
+) -> None:
+    rig = await filled(model)
+    rig.feed(ev.SegmentAway(1, "upgrade"))
+    rig.feed(ev.StreamLost(1))
+    rig.feed(ev.Tick(), after_s=rig.state.membership.limits.grace_s)
+    assert rig.segment(model.segment_id).state is SegmentState.GONE
+    await rig.commit()
+    model.oldest_kept_seq = model.last_seq + 1
+    accepted = await attach(rig, model, 2)
+    assert (accepted.durable_seq, accepted.need_inventory) == (0, True)
+
+
 async def test_stopped_heartbeats_make_it_suspect_and_any_message_brings_it_back(model: ModelSegment) -> None:
     rig = await filled(model)
     for _ in range(5):
@@ -332,6 +367,16 @@ async def test_a_drain_ends_with_a_goodbye(model: ModelSegment) -> None:
     await rig.commit()
     rig.feed(ev.StreamLost(1))
     model.new_pool()
+    await attach(rig, model, 2)
+    assert rig.segment(model.segment_id).placeable
+
+
+async def test_one_that_was_drained_leaves_for_good_when_it_goes_away(model: ModelSegment) -> None:
+    rig = await drained(model)
+    rig.feed(ev.SegmentAway(1, "shutting down"))
+    assert rig.segment(model.segment_id).state is SegmentState.GONE
+    await rig.commit()
+    rig.feed(ev.StreamLost(1))
     await attach(rig, model, 2)
     assert rig.segment(model.segment_id).placeable
 
