@@ -116,7 +116,9 @@ class ReplicatedCluster:
         leader = self.leader()
         return next(master for master in self.all_masters if master is not leader)
 
-    def start_segment(self, name: str = "segment", wait: bool = True) -> ServerProcess:
+    def start_segment(
+        self, name: str = "segment", wait: bool = True, options: tuple[str, ...] = ()
+    ) -> ServerProcess:
         controls = ",".join(f"127.0.0.1:{master.control_port}" for master in self.all_masters)
         segment = ServerProcess(
             [
@@ -128,6 +130,7 @@ class ReplicatedCluster:
                 "--http-port=0",
                 f"--unix-path={self._directory / name}.sock",
                 f"--data-dir={self._directory / name}",
+                *options,
             ],
             self._directory / f"{name}.log",
         )

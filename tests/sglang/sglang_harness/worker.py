@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import traceback
+from pathlib import Path
 from typing import Any, TextIO
 
 
@@ -43,7 +44,8 @@ def serve(commands: TextIO, replies: TextIO) -> None:
     for line in commands:
         command = json.loads(line)
         try:
-            answer = {"write": write, "read": read}[command["verb"]](Case.from_json(command["case"]))
+            verb = {"write": write, "read": read, "load": load, "verify": verify}[command["verb"]]
+            answer = verb(Case.from_json(command["case"]), **command.get("more", {}))
         except Exception:
             answer = {"error": traceback.format_exc()}
         replies.write(json.dumps(answer) + "\n")
@@ -85,6 +87,27 @@ def read(case: Any) -> dict[str, Any]:
             **contents,
             **_report(engine),
         }
+
+
+def load(case: Any, progress: str, stop: str, prompts_max: int) -> dict[str, Any]:
+    """Writes and reads prompts until the file `stop` is there."""
+    from sglang_harness.engine import Engine
+    from sglang_harness.load import Load
+
+    with Engine(case) as engine:
+        report = Load(engine, Path(progress), Path(stop), prompts_max).run()
+        return {**report, **_report(engine)}
+
+
+def verify(case: Any, stored_pages: dict[str, int]) -> dict[str, Any]:
+    """Reads what a load has stored."""
+    from sglang_harness.engine import Engine
+    from sglang_harness.load import Load
+
+    with Engine(case) as engine:
+        nowhere = Path("/nonexistent")
+        load = Load(engine, nowhere, nowhere, 0)
+        return load.verify({int(number): pages for number, pages in stored_pages.items()})
 
 
 def _contents(engine: Any, slots: Any) -> dict[str, Any]:

@@ -63,10 +63,14 @@ class WorkerProcess:
         """Prefetches the case's pages."""
         return self.call("read", case)
 
-    def call(self, verb: str, case: Case, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, Any]:
-        """One command, one answer; AssertionError with the worker's log when it fails."""
+    def call(
+        self, verb: str, case: Case, timeout_s: float = CALL_TIMEOUT_S, **more: object
+    ) -> dict[str, Any]:
+        """One command, one answer; AssertionError with the worker's log when it fails. `more`: what the verb takes beside the
+        case."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"verb": verb, "case": case.to_json()}).encode() + b"\n")
+        command = {"verb": verb, "case": case.to_json(), "more": more}
+        self._process.stdin.write(json.dumps(command).encode() + b"\n")
         self._process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._read_line(timeout_s))
         if "error" in answer:
