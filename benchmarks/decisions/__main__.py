@@ -25,6 +25,7 @@ from benchmarks.decisions import (
     segment_store,
     shards,
     side_pools,
+    warm_restart,
 )
 from benchmarks.namespace import enter_private_network
 
@@ -46,6 +47,7 @@ MEASUREMENTS: dict[str, ModuleType] = {
         intents,
         link,
         pool_memory,
+        warm_restart,
     )
 }
 

@@ -39,17 +39,27 @@ class KvstoreServers(Servers):
             "--http-port=0",
         )
         self._masters = f"127.0.0.1:{master['directory_port']}"
+        self._control = f"127.0.0.1:{master['control_port']}"
+        self.start_segment()
+
+    def start_segment(self) -> None:
+        """Until it is attached."""
         announced(
             self,
             "attached",
             "segment",
             f"--data-dir={self.directory / self.name}-segment",
-            f"--masters=127.0.0.1:{master['control_port']}",
+            f"--masters={self._control}",
             f"--capacity={self.pool_bytes}",
+            f"--pool-path={self.pool_path()}",
             "--port=0",
             "--http-port=-1",
             *self.segment_options,
         )
+
+    def pool_path(self) -> str:
+        """Memory that ends with the segment leaves none behind."""
+        return "off"
 
     def metadata(self) -> str:
         """Where the master keeps the directory."""
