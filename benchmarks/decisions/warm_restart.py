@@ -28,10 +28,7 @@ class KeptServers(KvstoreServers):
 
     def __init__(self, directory: Path, pool: Path) -> None:
         super().__init__(directory, POOL_BYTES)
-        self._pool = pool
-
-    def pool_path(self) -> str:
-        return str(self._pool)
+        self.segment_options = (f"--pool-path={pool}",)
 
     def kill_segment(self) -> None:
         segment = self._processes.pop()

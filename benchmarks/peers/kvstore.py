@@ -51,15 +51,10 @@ class KvstoreServers(Servers):
             f"--data-dir={self.directory / self.name}-segment",
             f"--masters={self._control}",
             f"--capacity={self.pool_bytes}",
-            f"--pool-path={self.pool_path()}",
             "--port=0",
             "--http-port=-1",
             *self.segment_options,
         )
-
-    def pool_path(self) -> str:
-        """Memory that ends with the segment leaves none behind."""
-        return "off"
 
     def metadata(self) -> str:
         """Where the master keeps the directory."""

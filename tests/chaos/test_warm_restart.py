@@ -161,6 +161,37 @@ def test_nothing_is_served_before_a_master_has_said_what_is_current(
     wait_until(lambda: readable(namespace, ["page"]) == {"page"}, "it is served again", timeout_s=30)
 
 
+@pytest.mark.timeout(300)
+def test_what_was_kept_belongs_to_its_cluster_and_is_emptied_for_another_one_only_when_told_to(
+    cluster: Cluster, segment: WarmSegment, connect: Callable[..., Client], tmp_path: Path
+) -> None:
+    keys = [f"page-{i}" for i in range(8)]
+    assert all(connect().namespace("chaos").batch_put(keys, [pages.content(key) for key in keys]))
+    segment.end("kill")
+    cluster.master.kill()
+    records, aside = tmp_path / "master", tmp_path / "aside"
+    records.rename(aside)
+    cluster.start_master()
+    segment.start(wait=False).wait_event("listening")
+    wait_until(lambda: segment.metric("control_clusters_refused") >= 1, "it passes that master over")
+    assert segment.metric("object_count") == len(keys)
+    segment.end("sigterm")
+    cluster.master.kill()
+    records.rename(tmp_path / "of_the_other_cluster")
+    aside.rename(records)
+    cluster.start_master()
+    segment.start()
+    assert_all_readable(connect().namespace("chaos"), keys)
+    segment.end("sigterm")
+    cluster.master.kill()
+    records.rename(aside)
+    (tmp_path / "of_the_other_cluster").rename(records)
+    cluster.start_master()
+    segment.start("--adopt-cluster")
+    assert "cluster_adopted" in segment.process.log() and "it was to be emptied" in segment.process.log()
+    assert readable(connect().namespace("chaos"), keys) == set()
+
+
 def test_a_pool_of_another_size_or_release_or_process_is_refused_and_stays_as_it_is(
     cluster: Cluster, segment: WarmSegment, pools: Path, connect: Callable[..., Client], tmp_path: Path
 ) -> None:
