@@ -13,6 +13,7 @@ from benchmarks.decisions import (
     commit_path,
     etcd_space,
     full_pool,
+    hostile,
     intents,
     languages,
     link,
@@ -48,6 +49,7 @@ MEASUREMENTS: dict[str, ModuleType] = {
         link,
         pool_memory,
         warm_restart,
+        hostile,
     )
 }
 

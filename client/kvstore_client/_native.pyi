@@ -76,6 +76,12 @@ class SegmentStore:
         empty_pool: bool = False,
         verify_pool: bool = True,
         progress: PoolProgress | None = None,
+        writing_bytes_max: int = 0,
+        held_bytes_max: int = 0,
+        registered_bytes_max: int = 0,
+        registered_buffers_max: int = 4096,
+        body_bytes_max: int = 268_435_456,
+        session_share_max: float = 0.5,
     ) -> None:
         """Allocates and touches the whole pool: the file at `pool_path`, which outlives the process, or without one memory that
         does not. The evictor keeps `free_ahead_bytes` free ahead of need, without it a 512th of the capacity, at most 32 MiB.
@@ -83,7 +89,7 @@ class SegmentStore:
         that was hit and how to raise it. PoolPlaceError when no pool can be at that path; PoolRefusedError when one is there that
         must not be used: one of another size, release or `segment_id`, or that another process has. A pool that an earlier process of
         this segment has left is taken over, unless `empty_pool`; its objects are compared with their digests if `verify_pool`, and
-        nothing of it is served before set_namespaces."""
+        nothing of it is served before set_namespaces. Limits of what peers can have are by the size of the pool where they are 0."""
     @property
     def pool_adopted(self) -> bool:
         """Whether the pool is one that an earlier process has left."""
@@ -133,6 +139,8 @@ class SegmentStore:
     def retention(self) -> tuple[int, list[tuple[bytes, int, int, int, int, bool]]]:
         """(bytes that a namespace may have retained, [(namespace id, bytes and objects retained, objects demoted, retentions
         refused since the start, whether demotions are heeded)] of those that want something)."""
+    def budget_usage(self) -> list[tuple[str, int, int, int, int]]:
+        """(name, used, limit, limit of one connection, refused) of each limit of what peers can have."""
     def stats(self) -> dict[str, int]:
         """Gauges: capacity_bytes, used_bytes, object_count, pinned_bytes, retained_bytes, retained_objects, demoted_objects, slots_free, quarantined_slots, journal_backlog.
         Counters: puts, put_bytes, gets, get_bytes, misses, exists_hits, evicted_objects, evicted_bytes, digest_mismatches,
@@ -267,6 +275,7 @@ class DataServer:
         connections_max: int = 1024,
         ungreeted_max: int = 256,
         idle_timeout_ms: int = 600_000,
+        stall_timeout_ms: int = 2000,
         **transport_options: str | int | bool,
     ) -> None:
         """Binds and starts; peers need one of `tokens`, or where there is none an empty one. OSError names the address. The options are those of `data_port_options()`; RuntimeError when what

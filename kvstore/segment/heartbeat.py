@@ -13,6 +13,7 @@ from kvstore.common.control_metadata import token_metadata
 from kvstore.common.logs import log_event
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
+from kvstore_client.protocol.link import LIMITS
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,15 @@ class Heartbeat:
             quarantined_slots=stats["quarantined_slots"],
             digest_mismatches=stats["digest_mismatches"],
             evicted_objects=stats["evicted_objects"],
+            limits=[
+                pb.LimitUse(
+                    used=stats[f"budget_{name}_used"],
+                    limit=stats[f"budget_{name}_limit"],
+                    refused=stats[f"budget_{name}_refused"],
+                )
+                for name in LIMITS
+                if f"budget_{name}_limit" in stats
+            ],
         )
         self._counters.sent += 1
         try:

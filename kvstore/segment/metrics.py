@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -49,7 +49,7 @@ _STORE_COUNTERS = {
 _SERVER_GAUGES = {
     "connections": "Client connections that have said HELLO, now.",
     "ungreeted_connections": "Connections that have not said HELLO yet, now.",
-    "large_body_bytes": "Bytes that request bodies of over 64 KiB take now, of 256 MiB.",
+    "large_body_bytes": "Bytes that request bodies of over 64 KiB take now.",
     **{name: text for name, text, can_fall in data_port_stats() if can_fall},
 }
 _SERVER_COUNTERS = {
@@ -87,6 +87,8 @@ _CONTROL_COUNTERS = {
 }
 
 Stats = Callable[[], dict[str, int]]
+# (name, used, limit, limit of one connection, refused) of each.
+Limits = Callable[[], Sequence[tuple[str, int, int, int, int]]]
 
 
 class PoolCollector(Collector):
@@ -102,9 +104,10 @@ class PoolCollector(Collector):
 
 
 class SegmentCollector(Collector):
-    """Turns the three `stats()` of a segment into metric families; a name that a build lacks is left out."""
+    """Turns the three `stats()` of a segment, and its limits, into metric families; a name that a build lacks is left out."""
 
-    def __init__(self, store: Stats, server: Stats, control: Stats) -> None:
+    def __init__(self, store: Stats, server: Stats, control: Stats, limits: Limits = tuple) -> None:
+        self._limits = limits
         self._sources = (
             (store, PREFIX, _STORE_GAUGES, _STORE_COUNTERS),
             (server, PREFIX + "data_port_", _SERVER_GAUGES, _SERVER_COUNTERS),
@@ -120,3 +123,20 @@ class SegmentCollector(Collector):
             for name, text in counters.items():
                 if name in values:
                     yield CounterMetricFamily(prefix + name.removesuffix("_total"), text, value=values[name])
+        yield from self._limit_families()
+
+    def _limit_families(self) -> Iterator[Metric]:
+        used = GaugeMetricFamily(
+            PREFIX + "limit_used", "How much of a limit of what peers can have is used.", labels=["limit"]
+        )
+        most = GaugeMetricFamily(PREFIX + "limit_max", "The limit.", labels=["limit"])
+        refused = CounterMetricFamily(
+            PREFIX + "limit_refused", "Times that something was refused for a limit.", labels=["limit"]
+        )
+        for name, used_now, limit, _, refused_ever in self._limits():
+            used.add_metric([name], used_now)
+            most.add_metric([name], limit)
+            refused.add_metric([name], refused_ever)
+        yield used
+        yield most
+        yield refused

@@ -25,10 +25,12 @@ from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
 from kvstore.common.names import look_up_patiently
 from kvstore.common.process_status import ProcessStatus
+from kvstore.common.sizes import parse_size
 from kvstore.segment.attach_session import Registration
 from kvstore.segment.control_client import ControlClient
 from kvstore.segment.errors import SegmentStartError
 from kvstore.segment.identity import SegmentIdentity, new_pool_id
+from kvstore.segment.limit_watch import watch_limits
 from kvstore.segment.metrics import PREFIX, PoolCollector, SegmentCollector
 from kvstore.segment.pool_content import say_content
 from kvstore.segment.pool_making import PoolMaking
@@ -43,8 +45,7 @@ from kvstore_client.tokens import TokenRole
 logger = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT_S = 3.0
-# Connections of a listener that have not said HELLO yet.
-UNGREETED_MAX = 256
+BUFFERS_MIN = 64
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,7 @@ class SegmentServer:
             )
         self._tasks.keep(lambda: watch_refusals(server.stats, connections_max), "watch-refusals")
         self._tasks.keep(lambda: watch_retention(store.stats), "watch-retention")
+        self._tasks.keep(lambda: watch_limits(store.budget_usage), "watch-limits")
 
         advertise_host = await _advertised_host(settings)
         control = ControlClient(
@@ -184,7 +186,9 @@ class SegmentServer:
             store.stats,
             adopt_cluster=settings.adopt_cluster,
         )
-        registry.register(SegmentCollector(store.stats, server.stats, lambda: control_stats(control)))
+        registry.register(
+            SegmentCollector(store.stats, server.stats, lambda: control_stats(control), store.budget_usage)
+        )
         self._control = control
         self._controlling = asyncio.create_task(control.run(), name="control-client")
         self._undo.push_async_callback(_end_task, self._controlling)
@@ -250,6 +254,14 @@ class SegmentServer:
                 huge_pages=settings.huge_pages,
                 numa_nodes=parse_nodes(settings.numa_nodes),
                 progress=progress,
+                writing_bytes_max=_limit_bytes(settings.writing_max),
+                held_bytes_max=_limit_bytes(settings.held_max),
+                registered_bytes_max=_limit_bytes(settings.registered_max),
+                registered_buffers_max=min(
+                    settings.registered_buffers_max, max(BUFFERS_MIN, file_limit() // 16)
+                ),
+                body_bytes_max=_limit_bytes(settings.request_bodies_max),
+                session_share_max=settings.session_share_max,
             )
         )
         if making.path is not None:
@@ -260,7 +272,7 @@ class SegmentServer:
     def _connection_limits(self) -> tuple[int, int]:
         """(most client connections, most of those on each listener that have not greeted yet), as the descriptors allow."""
         limit = file_limit()
-        ungreeted_max = max(8, min(UNGREETED_MAX, limit // 16))
+        ungreeted_max = max(8, min(self._settings.ungreeted_max, limit // 16))
         # Of two listeners; they are what is refused at a time, too.
         return connections_that_fit(limit, self._settings.connections_max, 2 * ungreeted_max), ungreeted_max
 
@@ -279,6 +291,7 @@ class SegmentServer:
                 tokens=self._tokens_for(TokenRole.ENGINE),
                 connections_max=connections_max,
                 ungreeted_max=ungreeted_max,
+                stall_timeout_ms=settings.stall_timeout_ms,
                 **{name: getattr(settings, name) for name, _, _ in data_port_options()},
             )
         except RuntimeError as error:
@@ -313,6 +326,11 @@ class SegmentServer:
         self._undo.push_async_callback(self._tasks.stop)
         self._tasks.start(endpoint.ended(), "status-port")
         return endpoint.port
+
+
+def _limit_bytes(setting: str) -> int:
+    """0: by the size of the pool."""
+    return 0 if setting == "auto" else parse_size(setting)
 
 
 def control_stats(control: ControlClient) -> dict[str, int]:

@@ -54,7 +54,9 @@ std::shared_ptr<SegmentStore> make_store(
     std::string eviction_policy, double pinned_fraction_max, uint64_t journal_entries_max, bool lock_memory,
     std::string pool_path, std::string huge_pages, std::vector<uint32_t> numa_nodes,
     double retained_fraction_max, double retained_namespace_fraction_max, nb::bytes segment_id,
-    bool empty_pool, bool verify_pool, std::shared_ptr<PoolProgress> progress) {
+    bool empty_pool, bool verify_pool, std::shared_ptr<PoolProgress> progress, uint64_t writing_bytes_max,
+    uint64_t held_bytes_max, uint64_t registered_bytes_max, uint32_t registered_buffers_max,
+    uint64_t body_bytes_max, double session_share_max) {
   SegmentStoreOptions options;
   options.capacity_bytes = capacity_bytes;
   options.pool_id = exactly<16>(pool_id, "pool_id");
@@ -72,7 +74,16 @@ std::shared_ptr<SegmentStore> make_store(
   options.empty_pool = empty_pool;
   options.verify_pool = verify_pool;
   options.progress = std::move(progress);
+  options.budgets = {writing_bytes_max,      held_bytes_max, registered_bytes_max,
+                     registered_buffers_max, body_bytes_max, session_share_max};
   return without_gil([&] { return make_process_owned<SegmentStore>(options); });
+}
+
+nb::list budget_usage(SegmentStore& store) {
+  nb::list out;
+  for (const Budget::Usage& b : without_gil([&] { return store.budget_usage(); }))
+    out.append(nb::make_tuple(b.name, b.used, b.limit, b.session_limit, b.refused));
+  return out;
 }
 
 nb::object drain(SegmentStore& store, size_t entries_max) {
@@ -172,7 +183,7 @@ std::shared_ptr<DataServer> make_server(std::shared_ptr<SegmentStore> store, std
                                         uint16_t tcp_port, std::string unix_path,
                                         std::vector<std::string> tokens, uint32_t connections_max,
                                         uint32_t ungreeted_max, uint32_t idle_timeout_ms,
-                                        const nb::kwargs& transport_options) {
+                                        uint32_t stall_timeout_ms, const nb::kwargs& transport_options) {
   DataServerOptions options;
   options.tcp_host = std::move(tcp_host);
   options.tcp_port = tcp_port;
@@ -181,6 +192,7 @@ std::shared_ptr<DataServer> make_server(std::shared_ptr<SegmentStore> store, std
   options.connections_max = connections_max;
   options.ungreeted_max = ungreeted_max;
   options.idle_timeout_ms = idle_timeout_ms;
+  options.stall_timeout_ms = stall_timeout_ms;
   options.extensions = builtin_extensions();
   options.extension_options = option_texts(transport_options);
   return without_gil([&] { return make_process_owned<DataServer>(std::move(store), options); });
@@ -206,7 +218,9 @@ void bind_segment(nb::module_& m) {
            "journal_entries_max"_a = 4194304, "lock_memory"_a = false, "pool_path"_a = "",
            "huge_pages"_a = "thp", "numa_nodes"_a = std::vector<uint32_t>(), "retained_fraction_max"_a = 0.10,
            "retained_namespace_fraction_max"_a = 0.05, "segment_id"_a = nb::bytes("", 0),
-           "empty_pool"_a = false, "verify_pool"_a = true, "progress"_a = nb::none())
+           "empty_pool"_a = false, "verify_pool"_a = true, "progress"_a = nb::none(),
+           "writing_bytes_max"_a = 0, "held_bytes_max"_a = 0, "registered_bytes_max"_a = 0,
+           "registered_buffers_max"_a = 4096, "body_bytes_max"_a = 256u << 20, "session_share_max"_a = 0.5)
       .def_prop_ro("pool_adopted", [](SegmentStore& s) { return s.pool().adopted(); })
       .def_prop_ro("pool_id",
                    [](SegmentStore& s) { return nb::bytes(s.pool_id().data(), s.pool_id().size()); })
@@ -246,6 +260,7 @@ void bind_segment(nb::module_& m) {
       .def("keep_objects", &keep_objects, "ns"_a, "fingerprints"_a, "intent"_a, "ttl_ms"_a)
       .def("keep_namespace", &keep_namespace, "ns"_a, "intent"_a, "ttl_ms"_a)
       .def("retention", &retention)
+      .def("budget_usage", &budget_usage)
       .def("stats", [](SegmentStore& s) { return without_gil([&] { return s.stats(); }); })
       .def("close", &SegmentStore::close, released);
 
@@ -261,7 +276,8 @@ void bind_segment(nb::module_& m) {
   nb::class_<DataServer>(m, "DataServer")
       .def(nb::new_(&make_server), "store"_a, nb::kw_only(), "tcp_host"_a, "tcp_port"_a = 0,
            "unix_path"_a = "", "tokens"_a = std::vector<std::string>(), "connections_max"_a = 1024,
-           "ungreeted_max"_a = 256, "idle_timeout_ms"_a = 600000, "transport_options"_a)
+           "ungreeted_max"_a = 256, "idle_timeout_ms"_a = 600000, "stall_timeout_ms"_a = 2000,
+           "transport_options"_a)
       .def_prop_ro("tcp_port", &DataServer::tcp_port)
       .def_prop_ro("extensions", &DataServer::extensions)
       .def_prop_ro("transport_refusals", &DataServer::refusals)

@@ -25,6 +25,8 @@
 //   locations_stale                  locations found wrong: the segment does not have the page any more
 //   locations_without_directory      of locations_used: answered OK in calls that no master served
 //   exists_guessed                   pins confirmed by a PIN that went out beside the look-up
+//   locates_refused                  entries that a segment on this host would not hold in its memory: they went by its socket
+//   registrations_refused            pieces of memory that a segment on this host would not map: they go by its socket
 //   transport_<t>_bytes_get, ..._put bytes moved, for <t> in the names of the transports; what else they count they declare themselves
 //   internal_errors                  exceptions caught at the edge of a call (out of memory, ...)
 #pragma once
@@ -97,6 +99,8 @@ enum class Counter : uint8_t {
   kLocationsStale,
   kLocationsWithoutDirectory,
   kExistsGuessed,
+  kLocatesRefused,
+  kRegistrationsRefused,
   kInternalErrors,
   kCount
 };

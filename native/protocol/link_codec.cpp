@@ -58,6 +58,9 @@ void write_heartbeat_frame(std::vector<uint8_t>& out, uint32_t request_id, const
   wire::Writer body;
   body.u64(message.used_bytes).u64(message.object_count).u64(message.pinned_bytes);
   body.u64(message.quarantined_slots).u64(message.digest_mismatches).u64(message.evicted_objects);
+  if (!message.budgets.empty()) body.u32(static_cast<uint32_t>(message.budgets.size())).u32(0);
+  for (const BudgetMessage& budget : message.budgets)
+    body.u64(budget.used).u64(budget.limit).u64(budget.refused);
   write_frame(out, wire::Op::kHeartbeat, request_id, body);
 }
 

@@ -18,6 +18,13 @@ constexpr uint32_t kLinkNoticeBodyBytesMax = 64u << 10;
 constexpr uint8_t kInventoryFirst = 1;
 constexpr uint8_t kInventoryLast = 2;
 
+// A cap of a segment's, and how much of it is used.
+struct BudgetMessage {
+  uint64_t used = 0;
+  uint64_t limit = 0;
+  uint64_t refused = 0;  // since its start
+};
+
 struct HeartbeatMessage {
   uint64_t used_bytes = 0;
   uint64_t object_count = 0;
@@ -25,6 +32,7 @@ struct HeartbeatMessage {
   uint64_t quarantined_slots = 0;
   uint64_t digest_mismatches = 0;
   uint64_t evicted_objects = 0;
+  std::vector<BudgetMessage> budgets;  // in the order of docs/protocol.md section 9
 };
 
 struct AckMessage {

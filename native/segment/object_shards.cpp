@@ -5,12 +5,13 @@
 namespace kvstore {
 
 ObjectShards::ObjectShards(const SlotTable& slots, const BySlot<ObjectRecord>& records, uint32_t chunks_max,
-                           uint64_t pinned_bytes_max)
+                           uint64_t pinned_bytes_max, uint64_t owner_pinned_bytes_max, Budget* held_bytes)
     : slots_(slots),
       records_(records),
       fingerprints_(chunks_max),
       readers_(chunks_max),
-      budget_(pinned_bytes_max) {
+      budget_(pinned_bytes_max, owner_pinned_bytes_max),
+      held_bytes_(held_bytes) {
   for (uint32_t i = 0; i < kShards; ++i) shards_.push_back(std::make_unique<Shard>(fingerprints_, budget_));
 }
 
@@ -35,7 +36,7 @@ uint32_t ObjectShards::find_in(const Shard& shard, uint32_t hash, const Fingerpr
   return slot != kNoSlot && slots_.header(slot).has_key(key) ? slot : kNoSlot;
 }
 
-HeldObject ObjectShards::hold(const Fingerprint& fp, const Key& key, uint32_t expected_length) {
+HeldObject ObjectShards::hold(const Fingerprint& fp, const Key& key, uint32_t expected_length, bool anyway) {
   const Place at = place(fp);
   Shard& shard = *shards_[at.shard];
   HeldObject held;
@@ -46,6 +47,14 @@ HeldObject ObjectShards::hold(const Fingerprint& fp, const Key& key, uint32_t ex
   held.found = true;
   held.length = record.length;
   if (expected_length != 0 && expected_length != record.length) return held;
+  if (held_bytes_ != nullptr && readers_[slot].readers == 0) {
+    const uint64_t bytes = ExtentAllocator::rounded(record.stored_bytes());
+    if (anyway)
+      held_bytes_->take_anyway(bytes);
+    else if (!held_bytes_->take(bytes))
+      held.refused = true;
+    if (held.refused) return held;
+  }
   const SlotHeader& h = slots_.header(slot);
   held.slot = slot;
   held.wire_slot = slots_.wire_number(slot);
@@ -66,19 +75,20 @@ ObjectShards::Left ObjectShards::unhold(uint32_t slot) noexcept {
     return Left::kHeldByOthers;
   }
   if (--record.readers > 0) return Left::kHeldByOthers;
+  if (held_bytes_ != nullptr) held_bytes_->give_back(ExtentAllocator::rounded(records_[slot].stored_bytes()));
   return record.removed ? Left::kRemoved : Left::kIdle;
 }
 
-bool ObjectShards::pin(const Fingerprint& fp, const Key& key, uint64_t now_ms, uint32_t pin_ms) {
+ObjectShards::Pinned ObjectShards::pin(const Fingerprint& fp, const Key& key, uint64_t now_ms,
+                                       uint32_t pin_ms, uint32_t owner) {
   const Place at = place(fp);
   Shard& shard = *shards_[at.shard];
   const MutexLock lock(shard.mutex);
   const uint32_t slot = find_in(shard, at.hash, fp, key);
-  if (slot == kNoSlot) return false;
-  // Over the budget: there, but with no promise.
-  if (pin_ms > 0)
-    shard.pins.pin(slot, ExtentAllocator::rounded(records_[slot].stored_bytes()), now_ms, pin_ms);
-  return true;
+  if (slot == kNoSlot) return Pinned::kMiss;
+  if (pin_ms == 0) return Pinned::kThere;
+  const uint64_t bytes = ExtentAllocator::rounded(records_[slot].stored_bytes());
+  return shard.pins.pin(slot, bytes, now_ms, pin_ms, owner) ? Pinned::kPromised : Pinned::kThere;
 }
 
 void ObjectShards::expire_pins(uint64_t now_ms) {

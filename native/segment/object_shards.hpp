@@ -13,6 +13,7 @@
 
 #include "base/mutex.hpp"
 #include "protocol/keyed_hash.hpp"
+#include "segment/budget.hpp"
 #include "segment/object_record.hpp"
 #include "segment/pin_table.hpp"
 #include "segment/slot_index.hpp"
@@ -23,7 +24,8 @@ namespace kvstore {
 // What a reader learns of an object that it holds now.
 struct HeldObject {
   bool found = false;
-  uint32_t slot = kNoSlot;  // kNoSlot: it is not there, or its length is not the expected one
+  bool refused = false;     // it is there, but readers hold as much as they may
+  uint32_t slot = kNoSlot;  // kNoSlot: it is not there, its length is not the expected one, or it was refused
   uint32_t wire_slot = kNoSlot;
   uint32_t length = 0;
   uint32_t digest = 0;
@@ -38,19 +40,23 @@ class ObjectShards {
 
   // `slots` and `records` are the object table's, and outlive this.
   ObjectShards(const SlotTable& slots, const BySlot<ObjectRecord>& records, uint32_t chunks_max,
-               uint64_t pinned_bytes_max);
+               uint64_t pinned_bytes_max, uint64_t owner_pinned_bytes_max = UINT64_MAX,
+               Budget* held_bytes = nullptr);
 
   // ---- readers: any thread, no lock held
   void prefetch(const Fingerprint& fp) const;
   // Holds the sealed object of exactly this key; its bytes stay until unhold. An `expected_length` that is neither 0
   // nor the object's holds nothing.
-  HeldObject hold(const Fingerprint& fp, const Key& key, uint32_t expected_length);
+  // Beyond the budget of what readers hold only what is held already is held; or, `anyway`, everything.
+  HeldObject hold(const Fingerprint& fp, const Key& key, uint32_t expected_length, bool anyway = false);
   enum class Left : uint8_t { kHeldByOthers, kIdle, kRemoved };
   // kRemoved: the last reader of an object that was removed has left, and its memory is to be freed under the main
   // mutex, by the caller. Misuse is counted and answered with kHeldByOthers.
   Left unhold(uint32_t slot) noexcept;
-  // Whether the object is there. Pins it where the budget of pinned bytes allows; pin_ms 0 only looks.
-  bool pin(const Fingerprint& fp, const Key& key, uint64_t now_ms, uint32_t pin_ms);
+  enum class Pinned : uint8_t { kMiss, kThere, kPromised };
+  // Pins the object where the budget of pinned bytes and the owner's share of it allow; pin_ms 0 only looks.
+  Pinned pin(const Fingerprint& fp, const Key& key, uint64_t now_ms, uint32_t pin_ms,
+             uint32_t owner = PinBudget::kNoOwner);
   // Takes back the bytes of pins that have run out.
   void expire_pins(uint64_t now_ms);
   uint64_t pinned_bytes() const { return budget_.pinned_bytes(); }
@@ -97,6 +103,7 @@ class ObjectShards {
   BySlot<Fingerprint> fingerprints_;
   BySlot<ReaderRecord> readers_;
   PinBudget budget_;
+  Budget* const held_bytes_;  // each object counted once; null: no limit
   std::vector<std::unique_ptr<Shard>> shards_;
   std::atomic<uint64_t> pins_expired_ms_{0};
   std::atomic<uint64_t> misuse_count_{0};

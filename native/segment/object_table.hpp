@@ -40,6 +40,8 @@ class ObjectTable {
     std::string eviction_policy = "adaptive";
     uint64_t pinned_bytes_max = 0;
     RetentionLimits retention;
+    uint64_t owner_pinned_bytes_max = UINT64_MAX;  // of them, for one owner
+    Budget* held_bytes = nullptr;  // what readers may hold; outlives the table; null: anything
     // The pool is one that another process has left: see "taking over" below. Otherwise it is zeroed.
     bool kept = false;
     // Hears of each object that is about to go before anything in the pool says so; must not throw. Null: nobody.

@@ -4,10 +4,42 @@
 
 namespace kvstore {
 
-bool PinBudget::take(uint64_t size_bytes) noexcept {
+bool PinBudget::charge(uint64_t size_bytes, uint32_t owner) {
+  if (owner == kNoOwner) return true;
+  const MutexLock lock(mutex_);
+  uint64_t& bytes = bytes_of_[owner];
+  const bool fits = bytes <= owner_bytes_max_ && size_bytes <= owner_bytes_max_ - bytes;
+  if (fits) bytes += size_bytes;
+  if (bytes == 0) bytes_of_.erase(owner);
+  return fits;
+}
+
+void PinBudget::discharge(uint64_t size_bytes, uint32_t owner) noexcept {
+  if (owner == kNoOwner) return;
+  const MutexLock lock(mutex_);
+  const auto found = bytes_of_.find(owner);
+  if (found != bytes_of_.end() && (found->second -= size_bytes) == 0) bytes_of_.erase(found);
+}
+
+bool PinBudget::hand_over(uint64_t size_bytes, uint32_t from, uint32_t to) {
+  if (!charge(size_bytes, to)) return false;
+  discharge(size_bytes, from);
+  return true;
+}
+
+void PinBudget::give_back(uint64_t size_bytes, uint32_t owner) noexcept {
+  bytes_.fetch_sub(size_bytes, std::memory_order_relaxed);
+  discharge(size_bytes, owner);
+}
+
+bool PinBudget::take(uint64_t size_bytes, uint32_t owner) {
+  if (!charge(size_bytes, owner)) return false;
   uint64_t pinned = bytes_.load(std::memory_order_relaxed);
   do {
-    if (size_bytes > bytes_max_ - std::min(pinned, bytes_max_)) return false;
+    if (size_bytes > bytes_max_ - std::min(pinned, bytes_max_)) {
+      discharge(size_bytes, owner);
+      return false;
+    }
   } while (!bytes_.compare_exchange_weak(pinned, pinned + size_bytes, std::memory_order_relaxed));
   return true;
 }
@@ -19,21 +51,27 @@ void PinTable::place(uint32_t slot, Pin& pin) {
   pin.tick = tick;
 }
 
-bool PinTable::pin(uint32_t slot, uint64_t size_bytes, uint64_t now_ms, uint32_t pin_ms) {
+bool PinTable::pin(uint32_t slot, uint64_t size_bytes, uint64_t now_ms, uint32_t pin_ms, uint32_t owner) {
   expire(now_ms);
   const uint64_t deadline_ms = now_ms + std::min<uint64_t>(pin_ms, (kTicks - 2) * kTickMs);
   const auto known = pins_.find(slot);
   if (known != pins_.end()) {  // counted already: the wheel moves it on when it gets there
-    known->second.deadline_ms = std::max(known->second.deadline_ms, deadline_ms);
+    Pin& pin = known->second;
+    if (deadline_ms <= pin.deadline_ms) return true;
+    if (pin.owner != owner) {  // or anyone could make use of another's share, for as long as it likes
+      if (!budget_.hand_over(pin.size_bytes, pin.owner, owner)) return false;
+      pin.owner = owner;
+    }
+    pin.deadline_ms = deadline_ms;
     return true;
   }
-  Pin pin{deadline_ms, size_bytes, kNoTick};
-  if (!budget_.take(size_bytes)) return false;
+  Pin pin{deadline_ms, size_bytes, owner, kNoTick};
+  if (!budget_.take(size_bytes, owner)) return false;
   try {
     place(slot, pin);
     pins_.emplace(slot, pin);
   } catch (...) {
-    budget_.give_back(size_bytes);
+    budget_.give_back(size_bytes, owner);
     throw;
   }
   return true;
@@ -43,7 +81,7 @@ void PinTable::forget(uint32_t slot) noexcept {
   if (pins_.empty()) return;
   const auto pin = pins_.find(slot);
   if (pin == pins_.end()) return;
-  budget_.give_back(pin->second.size_bytes);
+  budget_.give_back(pin->second.size_bytes, pin->second.owner);
   pins_.erase(pin);
 }
 

@@ -30,6 +30,8 @@ const SegmentStoreOptions& validated(const SegmentStoreOptions& o) {
        {std::pair("retained_fraction_max", o.retained_fraction_max),
         std::pair("retained_namespace_fraction_max", o.retained_namespace_fraction_max)})
     if (!(value >= 0 && value <= 1)) refuse(std::string(name) + " must be in [0, 1]");
+  if (!(o.budgets.session_share_max > 0 && o.budgets.session_share_max <= 1))
+    refuse("session_share_max must be in (0, 1]");
   if (o.journal_entries_max == 0) refuse("journal_entries_max must be at least 1");
   make_eviction_policy(o.eviction_policy, 1);  // names the known ones when this is none of them
   return o;
@@ -50,19 +52,21 @@ KeptPoolOptions kept_pool_options(const SegmentStoreOptions& o) {
   return options;
 }
 
+uint64_t share_of(const SegmentStoreOptions& o, double fraction) {
+  return static_cast<uint64_t>(fraction * static_cast<double>(o.capacity_bytes));
+}
+
 ObjectTable::Options table_options(const SegmentStoreOptions& o, const PoolLayout& layout, KeptPool& pool,
-                                   Journal& journal) {
+                                   Journal& journal, Budgets& budgets) {
   ObjectTable::Options options;
   options.first_chunk_bytes = kFirstChunkEnd - SlotTable::kFirstChunkOffset;
   options.data_offset = layout.data_offset;
   options.capacity_bytes = o.capacity_bytes;
   options.eviction_policy = o.eviction_policy;
-  options.pinned_bytes_max =
-      static_cast<uint64_t>(o.pinned_fraction_max * static_cast<double>(o.capacity_bytes));
-  const auto share = [&](double fraction) {
-    return static_cast<uint64_t>(fraction * static_cast<double>(o.capacity_bytes));
-  };
-  options.retention = {share(o.retained_fraction_max), share(o.retained_namespace_fraction_max)};
+  options.pinned_bytes_max = budgets.pinned_bytes.limit();
+  options.owner_pinned_bytes_max = budgets.pinned_bytes.session_limit();
+  options.held_bytes = &budgets.held_bytes;
+  options.retention = {share_of(o, o.retained_fraction_max), share_of(o, o.retained_namespace_fraction_max)};
   options.kept = pool.warm();
   if (pool.ring() != nullptr)
     options.on_removal = [&journal](const JournalEntry& entry) { journal.foretell(entry); };
@@ -77,7 +81,8 @@ SegmentStore::SegmentStore(const SegmentStoreOptions& options)
       layout_(pool_layout(options.capacity_bytes, kFirstChunkEnd / sizeof(SlotHeader), sizeof(SlotHeader))),
       pool_(layout_, kept_pool_options(options), options.progress.get()),
       journal_(options.journal_entries_max, pool_.ring(), pool_.journal()),
-      objects_(pool_.memory().base(), table_options(options, layout_, pool_, journal_)),
+      budgets_(options.budgets, options.capacity_bytes, share_of(options, options.pinned_fraction_max)),
+      objects_(pool_.memory().base(), table_options(options, layout_, pool_, journal_, budgets_)),
       shards_(objects_.shards()),
       retired_(objects_.retired()) {
   take_over();
@@ -180,6 +185,13 @@ SegmentStore::Usage SegmentStore::usage() {
           evicted_objects_.load(std::memory_order_relaxed)};
 }
 
+std::array<Budget::Usage, Budgets::kCount> SegmentStore::budget_usage() {
+  auto all = budgets_.usage();
+  shards_.expire_pins(now_ms());
+  all[Budgets::kPinnedAt].used = shards_.pinned_bytes();
+  return all;
+}
+
 std::map<std::string, uint64_t> SegmentStore::stats() {
   std::map<std::string, uint64_t> out;
   shards_.expire_pins(now_ms());
@@ -201,6 +213,12 @@ std::map<std::string, uint64_t> SegmentStore::stats() {
     out["quarantined_slots"] = objects_.quarantined_count();
     out["damaged_slots"] = objects_.damaged_count();
     out["bookkeeping_errors"] = objects_.misuse_count();
+  }
+  for (const Budget::Usage& budget : budget_usage()) {
+    const std::string name = std::string("budget_") + budget.name;
+    out[name + "_used"] = budget.used;
+    out[name + "_limit"] = budget.limit;
+    out[name + "_refused"] = budget.refused;
   }
   out["journal_backlog"] = journal_.backlog();
   out["journal_overflows"] = journal_.overflows();

@@ -18,6 +18,7 @@
 #include "base/process_owner.hpp"
 #include "protocol/put_request.hpp"
 #include "protocol/wire.hpp"
+#include "segment/budgets.hpp"
 #include "segment/journal.hpp"
 #include "segment/kept_pool.hpp"
 #include "segment/object_table.hpp"
@@ -41,6 +42,7 @@ struct SegmentStoreOptions {
   double retained_namespace_fraction_max = 0.05;  // and those of one namespace
   uint64_t journal_entries_max = 4194304;
   PoolOptions pool;
+  BudgetLimits budgets;
   std::shared_ptr<PoolProgress> progress;  // null: nobody watches
 };
 
@@ -111,8 +113,10 @@ class SegmentStore {
   SegmentStore& operator=(const SegmentStore&) = delete;
 
   // ---- batches of the data port
-  Statuses pin(const KeyBlock& block, uint32_t pin_ms);
-  // `expected_lengths`: u32 an entry (0: any), or null. Counts as a use; release_reads must follow.
+  // `owner`: whose share of the pin budget it is. What is over it is there, but with no promise.
+  Statuses pin(const KeyBlock& block, uint32_t pin_ms, uint32_t owner = PinBudget::kNoOwner);
+  // `expected_lengths`: u32 an entry (0: any), or null. Counts as a use; release_reads must follow. UNAVAILABLE: what
+  // readers hold is as much as the budget allows.
   std::vector<ReadEntry> acquire_reads(const KeyBlock& block, const uint8_t* expected_lengths);
   void release_reads(const std::vector<ReadEntry>& reads) noexcept;
 
@@ -178,6 +182,9 @@ class SegmentStore {
   // in the one slice that looks there.
   bool inventory_slice(Inventory& inventory, size_t entries_max, std::vector<uint8_t>& groups);
   Journal& journal() { return journal_; }
+  Budgets& budgets() { return budgets_; }
+  // The caps and what is used of them; pins included.
+  std::array<Budget::Usage, Budgets::kCount> budget_usage();
   std::map<std::string, uint64_t> stats();
   // What heartbeats tell.
   struct Usage {
@@ -257,6 +264,7 @@ class SegmentStore {
   KeptPool pool_;
   Journal journal_;
   PoolContent content_;
+  Budgets budgets_;
 
   Mutex mutex_;  // before that of any shard
   ObjectTable objects_ GUARDED_BY(mutex_);

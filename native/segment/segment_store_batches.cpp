@@ -45,22 +45,25 @@ void from_the_end(uint32_t n, Each&& each) {
 
 }  // namespace
 
-SegmentStore::Statuses SegmentStore::pin(const KeyBlock& block, uint32_t pin_ms) {
+SegmentStore::Statuses SegmentStore::pin(const KeyBlock& block, uint32_t pin_ms, uint32_t owner) {
   const uint32_t n = block.entry_count();
   const std::vector<Fingerprint> fps = block.fingerprints();
   Statuses statuses(n, code(Status::kMiss));
-  uint64_t hits = 0;
+  uint64_t hits = 0, unpromised = 0;
   const uint32_t kept_ms = std::min(pin_ms, wire::kPinMsMax);
   if (closed_.load() || held_back_.load() || retired_.has(block.ns)) return statuses;
   const uint64_t now = now_ms();
   shards_.expire_pins(now);
   for (uint32_t i = 0; i < n; ++i) {
     if (i + kPrefetchAhead < n) shards_.prefetch(fps[i + kPrefetchAhead]);
-    if (!shards_.pin(fps[i], block.key(i), now, kept_ms)) continue;
+    const ObjectShards::Pinned pinned = shards_.pin(fps[i], block.key(i), now, kept_ms, owner);
+    if (pinned == ObjectShards::Pinned::kMiss) continue;
+    unpromised += kept_ms > 0 && pinned == ObjectShards::Pinned::kThere;
     statuses[i] = code(Status::kOk);
     ++hits;
   }
   exists_hits_.fetch_add(hits, std::memory_order_relaxed);
+  budgets_.pinned_bytes.count_refused(unpromised);
   return statuses;
 }
 
@@ -69,7 +72,7 @@ std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const 
   const uint32_t n = block.entry_count();
   std::vector<ReadEntry> reads(n);
   std::vector<UseQueue::Use> uses;
-  uint64_t bytes = 0;
+  uint64_t bytes = 0, refused = 0;
   uses.reserve(n);
   const bool gone = closed_.load() || held_back_.load() || retired_.has(block.ns);
   for (uint32_t i = gone ? 0 : n; i-- > 0;) {
@@ -80,7 +83,8 @@ std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const 
     if (!held.found) continue;
     read.length = held.length;
     if (held.slot == kNoSlot) {
-      read.status = Status::kLengthMismatch;
+      read.status = held.refused ? Status::kUnavailable : Status::kLengthMismatch;
+      refused += held.refused;
       continue;
     }
     read.status = Status::kOk;
@@ -94,6 +98,7 @@ std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const 
     uses.push_back({held.slot, fps[i]});
     bytes += read.length;
   }
+  budgets_.held_bytes.count_refused(refused);
   note_uses(uses);
   gets_.fetch_add(uses.size(), std::memory_order_relaxed);
   get_bytes_.fetch_add(bytes, std::memory_order_relaxed);
@@ -316,7 +321,7 @@ SegmentStore::Statuses SegmentStore::verify(const KeyBlock& block) {
   Statuses statuses(n, code(Status::kMiss));
   std::vector<JournalEntry> removed(1);
   for (uint32_t i = 0; i < n; ++i) {
-    const HeldObject held = shards_.hold(fps[i], block.key(i), 0);
+    const HeldObject held = shards_.hold(fps[i], block.key(i), 0, true);
     if (!held.found) continue;
     const bool intact = crc32c(0, pool_.memory().base() + held.offset, held.length) == held.digest;
     if (!intact) {

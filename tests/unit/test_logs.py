@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -91,7 +92,7 @@ async def test_masters_that_are_away_for_different_reasons_do_not_fill_the_segme
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     registration = Registration(b"s" * 16, b"p" * 16, "127.0.0.1", 7450, "", 1 << 20)
-    nothing = cast(Any, None)
+    nothing = cast(Any, SimpleNamespace(cluster_id=b""))
     client = DeadMasters(
         ["a:1", "b:1"],
         registration,

@@ -20,6 +20,8 @@ from support.wire import names
 VECTORS = Path(__file__).parents[1] / "vectors"
 DOCUMENT = json.loads((VECTORS / "protocol_v2.json").read_text())
 MESSAGES = DOCUMENT["messages"]
+# Where what may be left out begins, in the messages that have it.
+OPTIONAL_FROM = {"heartbeat_limits": 48}
 
 
 def _maker() -> Any:
@@ -95,7 +97,7 @@ def test_a_vector_decodes_to_its_fields_and_encodes_back(vector: dict[str, Any])
 def test_a_body_cut_anywhere_is_refused_and_a_longer_one_is_read(vector: dict[str, Any]) -> None:
     fields, _ = _body(vector)
     decode = _class(vector).decode
-    for cut in range(len(fields)):
+    for cut in range(OPTIONAL_FROM.get(vector["name"], len(fields))):
         with pytest.raises(WireError):
             decode(fields[:cut])
     assert decode(fields + b"later revision") == decode(fields)

@@ -125,6 +125,15 @@ REQUESTS: list[tuple[str, str, Op, Any, int]] = [
         wire.PullRequest(KEPT_PUT, 3, 2, tuple(range(12)), tuple(range(100, 112))),
         0,
     ),
+    (
+        "heartbeat_limits",
+        "link",
+        Op.HEARTBEAT,
+        link.HeartbeatMessage(
+            1, 2, 3, 4, 5, 6, (link.LimitUse(1 << 40, 1 << 41, 7), link.LimitUse(0, 1024, 0))
+        ),
+        0,
+    ),
 ]
 # What a master says on a link unasked: frames without the REPLY flag, like requests.
 NOTICES: list[tuple[str, str, Op, Any, int]] = [

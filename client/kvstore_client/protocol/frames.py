@@ -121,6 +121,10 @@ class Reader:
     def u32s(self, count: int, field: str) -> tuple[int, ...]:
         return struct.unpack(f"<{count}I", self.take(4 * count, field))
 
+    @property
+    def left(self) -> int:
+        return len(self._body) - self._at
+
     def rest(self) -> bytes:
         return self.take(len(self._body) - self._at, "rest")
 

@@ -20,11 +20,25 @@ LINK_BODY_BYTES_MAX = 1 << 20
 LINK_NOTICE_BODY_BYTES_MAX = 64 << 10
 """Of what a master sends on a link: segments refuse more."""
 REASON_BYTES_MAX = 1024
+LIMITS = (
+    "writing_bytes",
+    "held_bytes",
+    "pinned_bytes",
+    "registered_bytes",
+    "registered_buffers",
+    "body_bytes",
+    "connections",
+    "ungreeted",
+)
+"""What a segment keeps its peers from having too much of, in the order of a heartbeat. More may follow."""
+LIMITS_MAX = 64
 _FIRST, _LAST = 1, 2
 
 _JOURNAL = struct.Struct("<QQII")
 _INVENTORY = struct.Struct("<QIB3x")
 _HEARTBEAT = struct.Struct("<6Q")
+_LIMIT_COUNT = struct.Struct("<I4x")
+_LIMIT = struct.Struct("<3Q")
 _ACK = struct.Struct("<QQ")
 _REFUSED = struct.Struct("<QIHH")
 
@@ -77,6 +91,15 @@ class InventoryMessage:
 
 
 @dataclass(frozen=True)
+class LimitUse:
+    """How much of a limit is used, and how often something was refused for it since the segment's start."""
+
+    used: int
+    limit: int
+    refused: int
+
+
+@dataclass(frozen=True)
 class HeartbeatMessage:
     used_bytes: int
     object_count: int
@@ -84,20 +107,43 @@ class HeartbeatMessage:
     quarantined_slots: int = 0
     digest_mismatches: int = 0
     evicted_objects: int = 0
+    limits: tuple[LimitUse, ...] = ()
+    """In the order of LIMITS; none from a segment of a release that has none."""
 
     def encode(self) -> bytes:
-        return _HEARTBEAT.pack(
-            self.used_bytes,
-            self.object_count,
-            self.pinned_bytes,
-            self.quarantined_slots,
-            self.digest_mismatches,
-            self.evicted_objects,
+        return (
+            _HEARTBEAT.pack(
+                self.used_bytes,
+                self.object_count,
+                self.pinned_bytes,
+                self.quarantined_slots,
+                self.digest_mismatches,
+                self.evicted_objects,
+            )
+            + self._encoded_limits()
         )
+
+    def _encoded_limits(self) -> bytes:
+        if not self.limits:
+            return b""
+        uses = b"".join(_LIMIT.pack(use.used, use.limit, use.refused) for use in self.limits)
+        return _LIMIT_COUNT.pack(checked_count(len(self.limits), LIMITS_MAX, "limits")) + uses
 
     @staticmethod
     def decode(body: bytes) -> HeartbeatMessage:
-        return HeartbeatMessage(*Reader(body).unpack(_HEARTBEAT, "HEARTBEAT"))
+        reader = Reader(body)
+        used, objects, pinned, quarantined, mismatches, evicted = reader.unpack(_HEARTBEAT, "HEARTBEAT")
+        limits = HeartbeatMessage._decoded_limits(reader)
+        return HeartbeatMessage(used, objects, pinned, quarantined, mismatches, evicted, limits)
+
+    @staticmethod
+    def _decoded_limits(reader: Reader) -> tuple[LimitUse, ...]:
+        if reader.left < _LIMIT_COUNT.size:
+            return ()
+        (count,) = reader.unpack(_LIMIT_COUNT, "limits")
+        if count > LIMITS_MAX or reader.left < count * _LIMIT.size:
+            return ()  # something of a later release
+        return tuple(LimitUse(*reader.unpack(_LIMIT, "limits")) for _ in range(count))
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Annotated
+
 import typer
 
 from kvstore.cli.admin.cluster import exchange, listed
-from kvstore.cli.admin.output import JsonOption, count, duration, print_json, print_table, size
+from kvstore.cli.admin.output import UNKNOWN, JsonOption, count, duration, print_json, print_table, size
 from kvstore.cli.admin.views import View, segment_view
 from kvstore.cli.settings_options import with_settings_options
 from kvstore.common.config.admin import AdminSettings
@@ -23,6 +26,7 @@ _COLUMNS = (
     "QUARANTINED>",
     "MISMATCHES>",
     "EVICTED>",
+    "LIMITS",
     "HEARD>",
     "VERSION",
 )
@@ -32,16 +36,27 @@ def register(app: typer.Typer) -> None:
     app.command("segments")(with_settings_options(AdminSettings, segments))
 
 
-def segments(settings: AdminSettings, json: JsonOption = False) -> None:
+_LIMIT_COLUMNS = ("INDEX>", "ID", "LIMIT", "USED>", "MAX>", "REFUSED>")
+LimitsOption = Annotated[
+    bool,
+    typer.Option("--limits", help="Print what each segment limits, how much of it is used, and refusals."),
+]
+# From here on a limit is named though nothing was refused for it.
+NEAR = 0.9
+
+
+def segments(settings: AdminSettings, json: JsonOption = False, limits: LimitsOption = False) -> None:
     """List the segments: where they are, what they hold, whether they are well.
 
     Example:  kvstore admin segments --master master-0:7441
 
-    An ADDRESS with (from ...) is one that clients can't reach: see `kvstore admin status`. QUARANTINED or MISMATCHES that grow on one segment alone mean bad memory, or a bad network card, on its node.
+    An ADDRESS with (from ...) is one that clients can't reach: see `kvstore admin status`. QUARANTINED or MISMATCHES that grow on one segment alone mean bad memory, or a bad network card, on its node. LIMITS names those of what peers can have that are nearly used up, or for which something was refused; --limits shows all of them.
     """
     views = sorted(list_segments(settings), key=lambda view: view["index"])
     if json:
         print_json({"segments": views})
+    elif limits:
+        print_table(_LIMIT_COLUMNS, (row for view in views for row in _limit_rows(view)))
     else:
         print_table(_COLUMNS, map(_row, views))
 
@@ -64,9 +79,36 @@ def _row(view: View) -> tuple[str, ...]:
         count(view["quarantined_slots"]),
         count(view["digest_mismatches"]),
         count(view["evicted_objects"]),
+        shown_limits(view),
         duration(view["heard_ms"]),
         view["version"] or "-",
     )
+
+
+def shown_limits(view: View) -> str:
+    """The limits that are of interest, in words."""
+    said = []
+    for each in view["limits"]:
+        if each["name"] == "ungreeted":  # strangers are no news
+            continue
+        if each["refused"]:
+            said.append(f"{each['name']} (refused {each['refused']})")
+        elif each["limit"] and each["used"] >= NEAR * each["limit"]:
+            said.append(f"{each['name']} ({100 * each['used'] // each['limit']} %)")
+    return ", ".join(said) or ("ok" if view["limits"] else UNKNOWN)
+
+
+def _limit_rows(view: View) -> Iterator[tuple[str, ...]]:
+    for each in view["limits"]:
+        shown = size if each["name"].endswith("_bytes") else count
+        yield (
+            str(view["index"]),
+            view["segment_id"],
+            each["name"],
+            shown(each["used"]),
+            shown(each["limit"]),
+            count(each["refused"]),
+        )
 
 
 def shown_state(view: View) -> str:

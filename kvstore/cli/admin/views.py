@@ -37,6 +37,10 @@ def segment_view(segment: Any) -> View:
         "digest_mismatches": known(segment, "digest_mismatches"),
         "evicted_objects": known(segment, "evicted_objects"),
         "heard_ms": known(segment, "heard_ms"),
+        "limits": [
+            {"name": each.name, "used": each.used, "limit": each.limit, "refused": each.refused}
+            for each in segment.limits
+        ],
         "version": segment.software_version or None,
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import field_validator
+from pydantic import ValidationInfo, field_validator
 
 from kvstore.common.capacity import check_capacity
 from kvstore.common.config.memory import check_pool_path, parse_nodes
@@ -19,7 +19,11 @@ from kvstore.common.config.servers import (
     Port,
     ServerSettings,
 )
+from kvstore.common.sizes import format_size, parse_size
 from kvstore_client.address import CONTROL_PORT
+
+LIMIT_BYTES_MIN = 1 << 20
+LIMIT_BYTES_MAX = 1 << 50
 
 
 class SegmentSettings(ServerSettings):
@@ -149,6 +153,62 @@ class SegmentSettings(ServerSettings):
         ge=1,
         le=65_536,
     )
+    writing_max: str = setting(
+        "auto",
+        "Most memory of the pool that puts under way may have reserved, as 4GiB; 'auto': a quarter of the pool, 64 MiB at "
+        "least. No object can be larger than this.",
+        group="Limits",
+        kind="size|auto",
+    )
+    held_max: str = setting(
+        "auto",
+        "Most memory of the pool that readers may keep from reuse while they copy; 'auto' as above.",
+        group="Limits",
+        kind="size|auto",
+    )
+    registered_max: str = setting(
+        "auto",
+        "Most memory of clients on this host that is mapped here, which costs page tables, 2 MiB a GiB; 'auto': eight times "
+        "the pool, 64 GiB at least. What is over it is read in a slower way.",
+        group="Limits",
+        kind="size|auto",
+    )
+    registered_buffers_max: int = setting(
+        4096,
+        "Most pieces of memory that clients on this host have registered, a descriptor each. Fewer where the limit of open files "
+        "does not allow so many.",
+        group="Limits",
+        ge=1,
+        le=1 << 20,
+    )
+    request_bodies_max: str = setting(
+        "256MiB",
+        "Most memory that request bodies of over 64 KiB take at a time.",
+        group="Limits",
+        kind="size",
+    )
+    session_share_max: float = setting(
+        0.5,
+        "Largest share of what pins, puts, readers and registered memory may have that one connection may have.",
+        group="Limits",
+        gt=0.0,
+        le=1.0,
+    )
+    stall_timeout_ms: int = setting(
+        2000,
+        "A connection that a put or get has pages reserved for is closed when no byte has passed for so long.",
+        group="Limits",
+        ge=250,
+        le=600_000,
+    )
+    ungreeted_max: int = setting(
+        256,
+        "Most connections, of TCP and of the unix socket each, that have not said HELLO yet; the oldest makes room for the next. "
+        "Fewer where the limit of open files does not allow so many.",
+        group="Limits",
+        ge=8,
+        le=65_536,
+    )
     connections_max: int = setting(
         1024,
         "Most client connections at a time. Fewer where the limit of open files does not allow so many.",
@@ -171,6 +231,17 @@ class SegmentSettings(ServerSettings):
     @classmethod
     def _check_numa_nodes(cls, value: str) -> str:
         parse_nodes(value)
+        return value
+
+    @field_validator("writing_max", "held_max", "registered_max", "request_bodies_max")
+    @classmethod
+    def _check_limit(cls, value: str, field: ValidationInfo) -> str:
+        if value != "auto" or field.field_name == "request_bodies_max":
+            limit_bytes = parse_size(value)
+            if not LIMIT_BYTES_MIN <= limit_bytes <= LIMIT_BYTES_MAX:
+                raise ValueError(
+                    f"a limit has {format_size(LIMIT_BYTES_MIN)} to {format_size(LIMIT_BYTES_MAX)}, not {value}"
+                )
         return value
 
     @field_validator("data_dir", mode="before")

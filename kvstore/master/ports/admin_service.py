@@ -23,6 +23,7 @@ from kvstore.master.segment_questions import TIMEOUT_S, TooManyQuestions
 from kvstore.v1 import admin_pb2 as pb
 from kvstore.v1 import admin_pb2_grpc
 from kvstore_client.protocol import FINGERPRINT_BYTES, NAMESPACE_BYTES, PEER_ID_BYTES, MapRecord, SegmentState
+from kvstore_client.protocol.link import LIMITS
 
 _SERVING = (SegmentState.LIVE, SegmentState.DRAINING)
 
@@ -248,6 +249,10 @@ def _segment(backend: Backend, record: MapRecord, directory: Directory | None) -
         said.quarantined_slots = segment.quarantined_slots
         said.digest_mismatches = segment.digest_mismatches
         said.evicted_objects = segment.evicted_objects
+        said.limits.extend(
+            pb.SegmentLimit(name=name, used=use.used, limit=use.limit, refused=use.refused)
+            for name, use in zip(LIMITS, segment.limits, strict=False)
+        )
         said.software_version = segment.software_version
         said.attached_from = segment.attached_from
         if segment.recovering_until is None:

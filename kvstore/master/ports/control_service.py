@@ -27,6 +27,7 @@ from kvstore.master.state.endpoint import Endpoint
 from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
 from kvstore_client.protocol import PEER_ID_BYTES, VERSION_MAX, VERSION_MIN, Status
+from kvstore_client.protocol.link import LIMITS_MAX, LimitUse
 
 logger = logging.getLogger(__name__)
 
@@ -164,6 +165,7 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
                 request.quarantined_slots,
                 request.digest_mismatches,
                 request.evicted_objects,
+                tuple(LimitUse(use.used, use.limit, use.refused) for use in request.limits[:LIMITS_MAX]),
             )
         )
         return pb.HeartbeatReply(known=known, map_epoch=self._roles.map_epoch)

@@ -256,6 +256,7 @@ class SegmentLink:
                 said.quarantined_slots,
                 said.digest_mismatches,
                 said.evicted_objects,
+                said.limits,
             )
         )
         if not known:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kvstore.master.metadata.store import Op, SpaceLevel
 from kvstore.master.state.changes import Change, Registration
+from kvstore_client.protocol.link import LimitUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class HeartbeatReceived:
     quarantined_slots: int = 0
     digest_mismatches: int = 0
     evicted_objects: int = 0
+    limits: tuple[LimitUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,6 +266,7 @@ class Membership:
         segment.pinned_bytes = event.pinned_bytes
         segment.quarantined_slots = event.quarantined_slots
         segment.digest_mismatches = event.digest_mismatches
+        segment.limits = event.limits
         if 0 < segment.evicted_objects < event.evicted_objects:
             segment.evicted_at = now
         segment.evicted_objects = event.evicted_objects

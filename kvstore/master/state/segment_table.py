@@ -10,6 +10,7 @@ from kvstore.master.state.changes import Registration
 from kvstore.master.state.layout import SegmentRecord, Snapshot
 from kvstore.master.state.segment_indexes import SegmentIndexes
 from kvstore_client.protocol import MapRecord, SegmentState
+from kvstore_client.protocol.link import LimitUse
 
 
 @dataclass(slots=True)
@@ -96,6 +97,7 @@ class Segment:
     quarantined_slots: int = 0
     digest_mismatches: int = 0
     evicted_objects: int = 0
+    limits: tuple[LimitUse, ...] = ()  # in the order of LIMITS
     evicted_at: float = float("-inf")  # when that was last seen to grow
 
     @property

@@ -70,6 +70,7 @@ class FrameConnection {
   struct Registration {
     uint64_t registration;
     uint32_t buffer_id;
+    bool refused = false;  // the peer wants no more of them: it is not asked again on this connection
   };
   std::vector<Registration>& registrations() { return registrations_; }
   const std::vector<Registration>& registrations() const { return registrations_; }

@@ -35,24 +35,31 @@ NetStatus unregister_stale(FrameConnection& connection, const TransportContext& 
       ++i;
       continue;
     }
-    wire::Writer body(4);
-    body.u32(known[i].buffer_id);
-    uint32_t id = 0;
-    FrameReply reply;
-    NetStatus status =
-        connection.send_request(wire::Op::kUnregister, body.data(), body.size(), 0, deadline, &id);
-    if (status == NetStatus::kOk)
-      status = connection.receive_reply(wire::Op::kUnregister, id, 0, deadline, &reply);
-    if (status != NetStatus::kOk) return status;
+    if (!known[i].refused) {
+      wire::Writer body(4);
+      body.u32(known[i].buffer_id);
+      uint32_t id = 0;
+      FrameReply reply;
+      NetStatus status =
+          connection.send_request(wire::Op::kUnregister, body.data(), body.size(), 0, deadline, &id);
+      if (status == NetStatus::kOk)
+        status = connection.receive_reply(wire::Op::kUnregister, id, 0, deadline, &reply);
+      if (status != NetStatus::kOk) return status;
+    }
     known.erase(known.begin() + static_cast<std::ptrdiff_t>(i));
   }
   return NetStatus::kOk;
 }
 
 NetStatus register_range(FrameConnection& connection, const RegisteredRange& range,
-                         const Deadline& deadline) {
+                         const TransportContext& context, const Deadline& deadline) {
   auto& known = connection.registrations();
-  if (registered_as(connection, range) || known.size() >= kRegistrationsMax) return NetStatus::kOk;
+  const auto is_this = [&](const auto& one) { return one.registration == range.id; };
+  if (std::any_of(known.begin(), known.end(), is_this)) return NetStatus::kOk;
+  if (known.size() >= kRegistrationsMax) {
+    context.counters.add(Counter::kRegistrationsRefused);
+    return NetStatus::kOk;
+  }
   wire::Writer body(16);
   body.u64(range.size_bytes).u32(0).u32(0);
   uint32_t id = 0;
@@ -61,7 +68,12 @@ NetStatus register_range(FrameConnection& connection, const RegisteredRange& ran
                                                              range.fd, deadline, &id);
   if (status == NetStatus::kOk)
     status = connection.receive_reply(wire::Op::kRegister, id, 8, deadline, &reply);
-  if (status != NetStatus::kOk || reply.status != wire::Status::kOk) return status;
+  if (status != NetStatus::kOk) return status;
+  if (reply.status != wire::Status::kOk) {
+    context.counters.add(Counter::kRegistrationsRefused);
+    known.push_back({range.id, 0, true});
+    return NetStatus::kOk;
+  }
   try {
     known.push_back({range.id, reply.reader().u32("buffer_id")});
   } catch (const wire::WireError&) {
@@ -72,7 +84,7 @@ NetStatus register_range(FrameConnection& connection, const RegisteredRange& ran
 
 std::optional<uint32_t> registered_as(const FrameConnection& connection, const RegisteredRange& range) {
   for (const auto& known : connection.registrations())
-    if (known.registration == range.id) return known.buffer_id;
+    if (known.registration == range.id && !known.refused) return known.buffer_id;
   return std::nullopt;
 }
 

@@ -25,7 +25,8 @@ NetStatus unregister_stale(FrameConnection& connection, const TransportContext& 
 
 // Has the peer map the range's memory for this connection, unless it has; nothing where the connection has kRegistrationsMax
 // already or the peer refuses, and registered_as() says so.
-NetStatus register_range(FrameConnection& connection, const RegisteredRange& range, const Deadline& deadline);
+NetStatus register_range(FrameConnection& connection, const RegisteredRange& range,
+                         const TransportContext& context, const Deadline& deadline);
 
 // The peer's number for it.
 std::optional<uint32_t> registered_as(const FrameConnection& connection, const RegisteredRange& range);

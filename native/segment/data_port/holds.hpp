@@ -1,5 +1,6 @@
 // The slots that a same-host client has located and may be copying from: kept from reuse until UNPIN, their
-// time is over, or the connection ends. One session's, one thread's.
+// time is over, or the connection ends; and no longer than a copy takes while others wait for what is held. One
+// session's, one thread's.
 #pragma once
 
 #include <cstdint>
@@ -26,20 +27,22 @@ class SessionHolds {
   void add(uint32_t locate_id, std::vector<ReadEntry>& reads, Clock::time_point deadline);
   void drop(uint32_t locate_id);
   void expire(Clock::time_point now);
-  // When expire() has something to do again; time_point::max() when nothing is held.
+  // When expire() may have something to do again; time_point::max() when nothing is held.
   Clock::time_point next_deadline() const;
 
  private:
   struct Hold {
     uint32_t locate_id;
     std::vector<ReadEntry> reads;
-    Clock::time_point deadline;
+    Clock::time_point since, deadline;
+    uint64_t bytes;
   };
   std::list<Hold>::iterator release(std::list<Hold>::iterator hold) noexcept;
 
   SegmentStore& store_;
   std::list<Hold> holds_;  // oldest first
   size_t slots_held_ = 0;
+  uint64_t bytes_held_ = 0;
 };
 
 }  // namespace kvstore

@@ -12,7 +12,11 @@ using wire::Status;
 using wire::WireError;
 
 constexpr uint32_t kWindowEntries = 1024;
-constexpr uint64_t kWindowBytes = 64ull << 20;
+// How much is reserved ahead of the bytes: from a peer that has sent hardly anything, from one that sends, and of
+// bytes that are there already.
+constexpr uint64_t kFirstWindowBytes = 1ull << 20;
+constexpr uint64_t kWindowBytes = 4ull << 20;
+constexpr uint64_t kPullWindowBytes = 64ull << 20;
 constexpr size_t kReceiveBytes = 256u << 10;  // of one recvmsg: hashed while it is still in the cache
 constexpr uint32_t kCommitTimeoutMsMax = 60000;
 
@@ -73,7 +77,8 @@ PutTransfer::PutTransfer(SegmentStore& store, const PutRequest& put, const std::
       cancelled_(cancelled),
       batch_(batch),
       wait_left_(std::chrono::milliseconds(std::min(put.commit_timeout_ms, kCommitTimeoutMsMax))),
-      writes_(put.entry_count()) {
+      writes_(put.entry_count()),
+      share_(store.budgets().writing_bytes) {
   batch_.begin_put();
 }
 
@@ -82,25 +87,50 @@ PutTransfer::~PutTransfer() {
   if (!sealed_) batch_.end_put(0);
 }
 
-uint32_t PutTransfer::reserve_window(uint32_t first) {
-  const uint32_t n = put_.entry_count();
-  uint32_t end = first;
-  for (uint64_t bytes = 0; end < n && end - first < kWindowEntries && (end == first || bytes < kWindowBytes);
-       ++end)
-    bytes += put_.length(end);
+uint64_t PutTransfer::budgeted_bytes(uint32_t entry) const {
+  return ExtentAllocator::rounded(uint64_t{put_.length(entry)} + put_.text(entry).size());
+}
+
+template <typename Wait>
+void PutTransfer::waiting(Wait&& wait) {
   // Only waiting counts: a slow transfer does not use up what its later windows may wait.
   const auto started = SegmentStore::Clock::now();
-  store_.reserve_writes(put_, first, end - first, started + wait_left_, cancelled_, writes_, &batch_);
+  wait(started + wait_left_);
   wait_left_ =
       std::max(wait_left_ - (SegmentStore::Clock::now() - started), SegmentStore::Clock::duration::zero());
+}
+
+uint32_t PutTransfer::reserve_window(uint32_t first, uint64_t bytes) {
+  bool allowed = false;
+  waiting([&](auto deadline) { allowed = share_.take(budgeted_bytes(first), deadline, cancelled_); });
+  if (!allowed) {
+    writes_[first].status = Status::kNoSpace;
+    return first + 1;
+  }
+  const uint32_t n = put_.entry_count();
+  uint32_t end = first + 1;
+  for (uint64_t taken = put_.length(first); end < n && end - first < kWindowEntries && taken < bytes; ++end) {
+    if (!share_.try_take(budgeted_bytes(end))) break;
+    taken += put_.length(end);
+  }
+  waiting([&](auto deadline) {
+    store_.reserve_writes(put_, first, end - first, deadline, cancelled_, writes_, &batch_);
+  });
+  for (uint32_t i = first; i < end; ++i)
+    if (writes_[i].slot == kNoSlot) share_.give_back(budgeted_bytes(i));
   return end;
 }
 
-void PutTransfer::receive(ServerSocket& socket) {
+void PutTransfer::receive(ServerSocket& socket, std::chrono::milliseconds stall) {
   const uint32_t n = put_.entry_count();
-  const auto deadline = transfer_deadline(put_.total_bytes) + wait_left_;
+  ServerSocket::Transfer transfer(socket, {stall, &share_.budget()});
+  constexpr auto deadline =
+      ServerSocket::Clock::time_point::max();  // it lasts for as long as it makes progress
   for (uint32_t first = 0; first < n;) {
-    const uint32_t end = reserve_window(first);
+    if (put_.total_bytes > 0) socket.await_bytes();
+    const auto reserving = ServerSocket::Clock::now();
+    const uint32_t end = reserve_window(first, first == 0 ? kFirstWindowBytes : kWindowBytes);
+    transfer.forgive(ServerSocket::Clock::now() - reserving);
     receive_window(socket, first, end, deadline);
     first = end;
   }
@@ -139,11 +169,11 @@ void PutTransfer::receive_window(ServerSocket& socket, uint32_t first, uint32_t 
   }
 }
 
-void PutTransfer::pull(const RegisteredBuffers& buffers, const PullPieces& pieces) {
+void PutTransfer::pull(RegisteredBuffers& buffers, const PullPieces& pieces) {
   check_pieces(pieces, size_t{pieces.per_entry} * put_.entry_count(), buffers.usable_bytes(pieces.buffer_id));
   const uint32_t n = put_.entry_count();
   for (uint32_t first = 0; first < n;) {
-    const uint32_t end = reserve_window(first);
+    const uint32_t end = reserve_window(first, kPullWindowBytes);
     for (; first < end; ++first) {
       WriteEntry& write = writes_[first];
       if (write.data == nullptr) continue;
@@ -166,7 +196,7 @@ void PutTransfer::pull(RemoteMemory& memory, const PullPieces& pieces) {
   const auto deadline = transfer_deadline(put_.total_bytes) + wait_left_;
   std::vector<RemoteMemory::Read> reads;
   for (uint32_t first = 0; first < n;) {
-    const uint32_t end = reserve_window(first);
+    const uint32_t end = reserve_window(first, kPullWindowBytes);
     reads.clear();
     for (uint32_t i = first; i < end; ++i) {
       uint8_t* to = writes_[i].data;
@@ -192,6 +222,7 @@ uint64_t PutTransfer::seal() {
   // Before the reply: the commit that covers this may come by another connection as soon as the writer has it.
   batch_.end_put(seq);
   sealed_ = true;
+  share_.give_back_all();
   return seq;
 }
 

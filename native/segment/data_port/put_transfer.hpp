@@ -1,6 +1,8 @@
 // Moves the bytes of a put into the store: received from the socket (PUT), or copied or read by RDMA out of a
-// registered buffer (PULL). Slots are reserved a window ahead of the bytes, digests are computed on the bytes while they
-// are hot, and whatever was not sealed is given back when the transfer object goes, however that comes about.
+// registered buffer (PULL). Slots are reserved a window ahead of the bytes, and within the budget of what puts may
+// have under way; from a socket none before its bytes begin to come, so that announcing them costs nobody any
+// memory. Digests are computed on the bytes while they are hot, and whatever was not sealed is given back when the
+// transfer object goes, however that comes about.
 #pragma once
 
 #include <atomic>
@@ -42,10 +44,10 @@ class PutTransfer {
   PutTransfer& operator=(const PutTransfer&) = delete;
 
   // Takes the payload off the socket to its last byte, whatever becomes of the entries. Throws
-  // ConnectionEnded.
-  void receive(ServerSocket& socket);
+  // ConnectionEnded, also when no byte has come for `stall`.
+  void receive(ServerSocket& socket, std::chrono::milliseconds stall);
   // Throws wire::WireError before anything is copied when a piece lies outside its buffer.
-  void pull(const RegisteredBuffers& buffers, const PullPieces& pieces);
+  void pull(RegisteredBuffers& buffers, const PullPieces& pieces);
   // The same out of memory elsewhere; compares the writer's digests. Throws ConnectionEnded too.
   void pull(RemoteMemory& memory, const PullPieces& pieces);
   // Seals what arrived whole. Returns the journal number after which the batch is durable.
@@ -55,7 +57,12 @@ class PutTransfer {
   SegmentStore::Statuses statuses() const;
 
  private:
-  uint32_t reserve_window(uint32_t first);  // returns the end of the window
+  // Returns the end of the window, which has at least one entry and ends when it has `bytes`.
+  uint32_t reserve_window(uint32_t first, uint64_t bytes);
+  uint64_t budgeted_bytes(uint32_t entry) const;
+  // Time that goes by in it counts as waiting for space.
+  template <typename Wait>
+  void waiting(Wait&& wait);
   void receive_window(ServerSocket& socket, uint32_t first, uint32_t end,
                       ServerSocket::Clock::time_point deadline);
 
@@ -66,6 +73,7 @@ class PutTransfer {
   bool sealed_ = false;
   SegmentStore::Clock::duration wait_left_;  // time that may still be spent waiting for space
   std::vector<WriteEntry> writes_;
+  BudgetShare share_;  // of the bytes that are reserved
 };
 
 }  // namespace kvstore

@@ -25,6 +25,7 @@ constexpr int kAcceptPauseMs = 50;  // when descriptors or threads run out: othe
 const DataServerOptions& validated(const DataServerOptions& options) {
   if (options.connections_max == 0) throw std::invalid_argument("connections_max must be at least 1");
   if (options.ungreeted_max == 0) throw std::invalid_argument("ungreeted_max must be at least 1");
+  if (options.stall_timeout_ms == 0) throw std::invalid_argument("stall_timeout_ms must be at least 1");
   if (options.idle_timeout_ms == 0) throw std::invalid_argument("idle_timeout_ms must be at least 1");
   for (const std::string& token : options.tokens)
     if (token.size() > wire::kTokenBytesMax)
@@ -42,7 +43,10 @@ DataServer::DataServer(std::shared_ptr<SegmentStore> store, const DataServerOpti
                std::chrono::milliseconds(options.idle_timeout_ms),
                options.connections_max,
                {},
-               options.large_body_bytes_max} {
+               std::chrono::milliseconds(options.stall_timeout_ms)} {
+  Budgets& budgets = store_->budgets();
+  budgets.connections.set_limits(options_.connections_max, 1);
+  budgets.ungreeted.set_limits(options_.ungreeted_max * (options_.unix_path.empty() ? 1 : 2), 1);
   open_extensions();
   tcp_ = ServerListener::tcp(options_.tcp_host, options_.tcp_port);
   tcp_port_ = tcp_.front().port();
@@ -132,7 +136,7 @@ std::map<std::string, uint64_t> DataServer::stats() {
                                       {"unix_sockets_remade", c.unix_sockets_remade.load()},
                                       {"ungreeted_dropped", c.ungreeted_dropped.load()},
                                       {"connections", context_.greeted.load()},
-                                      {"large_body_bytes", context_.large_body_bytes.load()}};
+                                      {"large_body_bytes", store_->budgets().body_bytes.used()}};
   for (const DataPortExtensionType& type : options_.extensions)
     for (const CounterSpec& declared : type.stats) out[declared.name] = 0;
   for (const auto& extension : extensions_)
@@ -177,6 +181,7 @@ void DataServer::accept_from(const ServerListener& listener) {
   if (fd < 0) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       context_.counters.refused_connections.fetch_add(1, std::memory_order_relaxed);
+      store_->budgets().connections.count_refused();
       pollfd wake{wake_fd_, POLLIN, 0};
       ::poll(&wake, 1, kAcceptPauseMs);
     }
@@ -191,20 +196,31 @@ void DataServer::accept_from(const ServerListener& listener) {
 }
 
 DataServer::Room DataServer::room(bool is_unix) {
-  size_t ungreeted = 0, ending = 0;
-  Connection* oldest = nullptr;
+  size_t ending = 0;
+  std::vector<Connection*> ungreeted;  // the oldest first
   for (const auto& connection : connections_) {
     if (connection->ended || connection->dropped) {
       ++ending;
     } else if (connection->session.is_unix() == is_unix && !connection->session.is_greeted()) {
-      if (oldest == nullptr) oldest = connection.get();
-      ++ungreeted;
+      ungreeted.push_back(connection.get());
     }
   }
-  if (ungreeted < options_.ungreeted_max) return {true, nullptr};
-  if (ending >= kEndingMax || SegmentStore::Clock::now() - oldest->since < kTimeToGreet)
-    return {false, nullptr};
-  return {true, oldest};
+  if (ungreeted.size() < options_.ungreeted_max) return {true, {}};
+  if (ending >= kEndingMax || SegmentStore::Clock::now() - ungreeted.front()->since < kTimeToGreet)
+    return {false, {}};
+  return {true, std::move(ungreeted)};
+}
+
+DataServer::Connection* DataServer::idlest(const std::vector<Connection*>& ungreeted) {
+  std::vector<pollfd> items;
+  for (const Connection* connection : ungreeted)
+    items.push_back({connection->session.fd(), POLLIN | POLLRDHUP, 0});
+  if (::poll(items.data(), items.size(), 0) < 0) return ungreeted.front();
+  const auto now = SegmentStore::Clock::now();
+  for (size_t i = 0; i < items.size() && now - ungreeted[i]->since >= kTimeToGreet; ++i)
+    if ((items[i].revents & POLLIN) == 0 || (items[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
+      return ungreeted[i];
+  return ungreeted.front();
 }
 
 bool DataServer::has_room(bool is_unix) {
@@ -214,8 +230,9 @@ bool DataServer::has_room(bool is_unix) {
 
 void DataServer::start_session(int fd, bool is_unix) {
   const MutexLock lock(mutex_);
-  if (Connection* const leaves = room(is_unix).leaves; leaves != nullptr) {
-    context_.counters.ungreeted_dropped.fetch_add(1, std::memory_order_relaxed);
+  if (const std::vector<Connection*> crowd = room(is_unix).crowd; !crowd.empty()) {
+    Connection* const leaves = idlest(crowd);
+    count_ungreeted_dropped(context_);
     leaves->dropped = true;
     leaves->session.shutdown();
   }

@@ -31,8 +31,8 @@ struct DataServerOptions {
   // Connections of a listener that have not said HELLO yet. The oldest makes room for a newcomer.
   uint32_t ungreeted_max = 256;
   uint32_t idle_timeout_ms = 600000;
-  // What the large request bodies (over 64 KiB: some 1,500 keys) of all connections may take at a time.
-  uint64_t large_body_bytes_max = 256u << 20;
+  // A connection for whose transfer slots are held is ended when no byte has passed for so long.
+  uint32_t stall_timeout_ms = 2000;
   std::vector<DataPortExtensionType> extensions;  // there to choose from
   OptionTexts extension_options;                  // by the names that they declare
 };
@@ -75,8 +75,11 @@ class DataServer {
   void start_session(int fd, bool is_unix) EXCLUDES(mutex_);
   struct Room {
     bool is_there;
-    Connection* leaves;  // for it; null: nobody has to
+    std::vector<Connection*> crowd;  // one of whom has to leave for it, the oldest first; none: nobody has to
   };
+  // The oldest that has sent nothing that is still unread, or has gone; the oldest of all where there is none. What a busy machine has
+  // not come round to reading may be a HELLO.
+  static Connection* idlest(const std::vector<Connection*>& ungreeted);
   // For one more connection that has not greeted yet.
   Room room(bool is_unix) REQUIRES(mutex_);
   bool has_room(bool is_unix) EXCLUDES(mutex_);

@@ -15,6 +15,9 @@ constexpr auto kHelloTimeout = std::chrono::seconds(5);
 constexpr size_t kBodyKeptBytes =
     64u << 10;  // a larger body buffer grows with what arrives, and is not kept between requests
 constexpr uint32_t kTimeoutMsMax = 60000;
+// Of a get, for others to give back what they hold: a client that gives up before closes its connection.
+constexpr auto kHeldWait = std::chrono::seconds(5);
+constexpr auto kHeldLook = std::chrono::milliseconds(250);
 constexpr std::string_view kNotConfirmed = "the directory did not confirm in time";
 
 // Takes as long whatever the bytes are, so that a token can't be guessed byte by byte.
@@ -83,8 +86,15 @@ ServerSession::ServerSession(SessionContext& context, int fd, bool is_unix)
     : context_(context),
       store_(context.store),
       socket_(fd, is_unix),
+      id_(1 + context.sessions.fetch_add(1, std::memory_order_relaxed) % (UINT32_MAX - 1)),
+      ungreeted_(store_.budgets().ungreeted),
+      connected_(store_.budgets().connections),
       holds_(context.store),
-      batch_(context.store) {}
+      batch_(context.store),
+      buffers_(store_.budgets()),
+      body_bytes_(store_.budgets().body_bytes) {
+  ungreeted_.take_anyway(1);
+}
 
 void ServerSession::run() noexcept {
   try {
@@ -97,6 +107,8 @@ void ServerSession::run() noexcept {
   }
   part_.reset();
   forget_large_body();
+  ungreeted_.give_back_all();
+  connected_.give_back_all();
   if (is_greeted()) context_.greeted.fetch_sub(1);
 }
 
@@ -107,7 +119,7 @@ bool ServerSession::read_request() {
   payload_taken_ = request_.payload_bytes == 0;
   if (read_body()) return true;
   reply_error(Status::kUnavailable, "the request bodies of all connections are over " +
-                                        std::to_string(context_.large_body_bytes_max) +
+                                        std::to_string(body_bytes_.budget().limit()) +
                                         " bytes at this moment: send it again, or in smaller batches");
   socket_.linger();
   return false;
@@ -119,12 +131,7 @@ bool ServerSession::read_body() {
     // Twice what has come, so that nobody gets memory for an announcement alone.
     const size_t size = std::min<size_t>(request_.body_bytes, std::max(kBodyKeptBytes, 2 * have));
     if (size > kBodyKeptBytes) {
-      const uint64_t more = size - large_body_bytes_;
-      if (context_.large_body_bytes.fetch_add(more) + more > context_.large_body_bytes_max) {
-        context_.large_body_bytes.fetch_sub(more);
-        return false;
-      }
-      large_body_bytes_ = size;
+      if (!body_bytes_.take(size - body_bytes_.taken())) return false;
       body_.reserve(size);  // exactly
     }
     body_.resize(size);
@@ -136,10 +143,9 @@ bool ServerSession::read_body() {
 }
 
 void ServerSession::forget_large_body() noexcept {
-  if (large_body_bytes_ == 0) return;
+  if (body_bytes_.taken() == 0) return;
   std::vector<uint8_t>().swap(body_);
-  context_.large_body_bytes.fetch_sub(large_body_bytes_);
-  large_body_bytes_ = 0;
+  body_bytes_.give_back_all();
 }
 
 bool ServerSession::decode_request_header(const uint8_t* header) {
@@ -160,8 +166,7 @@ bool ServerSession::hello() {
     try {
       socket_.read_in_time(to, size, deadline);
     } catch (const ConnectionEnded&) {
-      if (Clock::now() >= deadline)
-        context_.counters.ungreeted_dropped.fetch_add(1, std::memory_order_relaxed);
+      if (Clock::now() >= deadline) count_ungreeted_dropped(context_);
       throw;
     }
   };
@@ -209,12 +214,15 @@ bool ServerSession::hello() {
     if (context_.greeted.fetch_add(1) >= context_.connections_max) {
       context_.greeted.fetch_sub(1);
       context_.counters.refused_connections.fetch_add(1, std::memory_order_relaxed);
+      connected_.budget().count_refused();
       return refuse(
           Status::kUnavailable,
           std::to_string(context_.connections_max) +
               " are connected to this segment, the most that connections_max and its limit of open files "
               "allow: raise them");
     }
+    connected_.take_anyway(1);
+    ungreeted_.give_back_all();
     greeted_.store(true, std::memory_order_relaxed);
   } catch (const WireError& e) {
     context_.counters.bad_requests.fetch_add(1, std::memory_order_relaxed);
@@ -273,7 +281,7 @@ bool ServerSession::serve_one() {
 void ServerSession::on_pin(wire::Reader& body) {
   const uint32_t pin_ms = body.u32("pin_ms");
   body.u32("reserved");
-  reply_statuses(Status::kOk, store_.pin(read_key_block(body), pin_ms));
+  reply_statuses(Status::kOk, store_.pin(read_key_block(body), pin_ms, id_));
 }
 
 void ServerSession::on_locate(wire::Reader& body) {
@@ -299,7 +307,7 @@ void ServerSession::on_get(wire::Reader& body) {
   body.u64("reserved");
   const KeyBlock block = read_key_block(body);
   const uint8_t* expected = body.bytes(size_t{block.entry_count()} * 4, "expected_length");
-  const HeldReads reads{store_, store_.acquire_reads(block, expected)};
+  const HeldReads reads{store_, acquire_or_wait(block, expected)};
   wire::Writer reply = reply_body(Status::kOk, {}, 8 + reads.entries.size() * 16);
   reply.u32(block.entry_count()).u32(0);
   std::vector<iovec> payload;
@@ -319,7 +327,34 @@ void ServerSession::on_get(wire::Reader& body) {
     throw WireError(Status::kTooLarge, "objects of " + std::to_string(payload_bytes) +
                                            " bytes in all are over the payload cap of " +
                                            std::to_string(wire::kPayloadBytesMax) + ": cut the batch");
+  const ServerSocket::Transfer transfer(socket_, {context_.stall_timeout, &store_.budgets().held_bytes});
   send_reply(reply, payload, payload_bytes);
+}
+
+std::vector<ReadEntry> ServerSession::acquire_or_wait(const KeyBlock& block,
+                                                      const uint8_t* expected_lengths) {
+  Budget& budget = store_.budgets().held_bytes;
+  const auto deadline = Clock::now() + kHeldWait;
+  for (;;) {
+    uint64_t wanted_bytes = 0, largest_bytes = 0;
+    bool refused = false;
+    {
+      HeldReads reads{store_, store_.acquire_reads(block, expected_lengths)};
+      for (const ReadEntry& read : reads.entries) {
+        refused |= read.status == Status::kUnavailable;
+        if (read.status != Status::kOk && read.status != Status::kUnavailable) continue;
+        wanted_bytes += ExtentAllocator::rounded(read.length);
+        largest_bytes = std::max(largest_bytes, ExtentAllocator::rounded(read.length));
+      }
+      // Waiting keeps hold of nothing. What is more than will ever be allowed is not waited for.
+      if (!refused || wanted_bytes > budget.limit() || Clock::now() >= deadline || context_.stopping.load() ||
+          socket_.peer_has_closed())
+        return std::move(reads.entries);
+    }
+    if (budget.take_in_turn(wanted_bytes, largest_bytes, std::min(deadline, Clock::now() + kHeldLook),
+                            context_.stopping))
+      budget.give_back(wanted_bytes);  // what is acquired is counted then
+  }
 }
 
 bool ServerSession::committed(bool wanted, uint64_t seq, uint32_t timeout_ms) {
@@ -368,7 +403,7 @@ void ServerSession::on_put(wire::Reader& body) {
                                              " bytes, but lengths and digests make " +
                                              std::to_string(announced));
   PutTransfer transfer(store_, put, context_.stopping, batch_);
-  transfer.receive(socket_);
+  transfer.receive(socket_, context_.stall_timeout);
   payload_taken_ = true;
   const uint64_t seq = transfer.seal();
   finish_put(put, transfer.statuses(), seq);
@@ -454,15 +489,16 @@ void ServerSession::on_attach(wire::Reader&) {
 void ServerSession::on_register(wire::Reader& body) {
   require_unix();
   const int fd = socket_.take_descriptor();  // before anything else can throw: it belongs to this request
-  if (buffers_.is_full()) {                  // a client that has many is no bad one
-    if (fd >= 0) ::close(fd);
-    return reply_error(Status::kTooLarge,
-                       "over the cap of " + std::to_string(RegisteredBuffers::kBuffersMax) +
-                           " registered buffers a connection: its pages come over the socket");
+  const auto made = buffers_.add(fd, body.left() >= 8 ? body.u64("bytes") : 0);
+  if (!made) {  // a client that has many is no bad one
+    const Budget& budget = store_.budgets().registered_buffers;
+    return reply_error(Status::kTooLarge, "over the cap of " + std::to_string(budget.session_limit()) +
+                                              " registered buffers a connection, or of " +
+                                              std::to_string(budget.limit()) +
+                                              " in all: its pages come over the socket");
   }
-  const RegisteredBuffers::Registered made = buffers_.add(fd, body.left() >= 8 ? body.u64("bytes") : 0);
   wire::Writer reply = reply_body(Status::kOk);
-  reply.u32(made.id).u32(static_cast<uint32_t>(made.mode));
+  reply.u32(made->id).u32(static_cast<uint32_t>(made->mode));
   send_reply(reply);
 }
 

@@ -14,6 +14,7 @@
 
 #include "protocol/put_request.hpp"
 #include "protocol/wire.hpp"
+#include "segment/budgets.hpp"
 #include "segment/data_port/extension.hpp"
 #include "segment/data_port/holds.hpp"
 #include "segment/data_port/put_transfer.hpp"
@@ -50,16 +51,21 @@ struct SessionContext {
   SegmentStore& store;
   std::vector<std::string> tokens;  // see DataServerOptions
   std::chrono::milliseconds idle_timeout;
-  uint32_t connections_max = 0;               // that have said HELLO
-  std::atomic<uint32_t> greeted{0};           // now
-  uint64_t large_body_bytes_max = 0;          // see DataServerOptions
-  std::atomic<uint64_t> large_body_bytes{0};  // now
+  uint32_t connections_max = 0;             // that have said HELLO
+  std::atomic<uint32_t> greeted{0};         // now
+  std::chrono::milliseconds stall_timeout;  // see DataServerOptions
+  std::atomic<uint32_t> sessions{0};        // ever
   OpTable ops;
   uint32_t tcp_features = 0;  // bits that extensions add to HELLO's reply
   uint32_t unix_features = 0;
   std::atomic<bool> stopping{false};
   DataServerCounters counters;
 };
+
+inline void count_ungreeted_dropped(SessionContext& context) {
+  context.counters.ungreeted_dropped.fetch_add(1, std::memory_order_relaxed);
+  context.store.budgets().ungreeted.count_refused();
+}
 
 class ServerSession final : public ExtensionSession {
  public:
@@ -103,6 +109,8 @@ class ServerSession final : public ExtensionSession {
   void on_unregister(wire::Reader& body);
   void on_commit(wire::Reader& body);
   void on_keep(wire::Reader& body);
+  // What is over the budget of held bytes is waited for a little.
+  std::vector<ReadEntry> acquire_or_wait(const KeyBlock& block, const uint8_t* expected_lengths);
   bool committed(bool wanted, uint64_t seq, uint32_t timeout_ms);
   bool wait_durable(uint64_t seq, uint32_t timeout_ms);
   void end_batch(bool commit_asked) noexcept;
@@ -120,6 +128,9 @@ class ServerSession final : public ExtensionSession {
   SessionContext& context_;
   SegmentStore& store_;
   ServerSocket socket_;
+  const uint32_t id_;
+  BudgetShare ungreeted_;
+  BudgetShare connected_;
   std::atomic<bool> greeted_{false};
   SessionHolds holds_;
   PutBatch batch_;  // that this connection is sending
@@ -127,9 +138,9 @@ class ServerSession final : public ExtensionSession {
   std::unique_ptr<SessionPart> part_;  // null until the client asks for it
   wire::Header request_;
   std::vector<uint8_t> body_;
-  uint64_t large_body_bytes_ = 0;  // this session's share of context_.large_body_bytes
-  bool payload_taken_ = false;     // the payload of the current request is off the socket
-  uint64_t durable_seq_ = 0;       // journal number of the newest object this connection put
+  BudgetShare body_bytes_;      // of a large body
+  bool payload_taken_ = false;  // the payload of the current request is off the socket
+  uint64_t durable_seq_ = 0;    // journal number of the newest object this connection put
 };
 
 }  // namespace kvstore

@@ -17,15 +17,16 @@ namespace {
 constexpr uint64_t kTransferBytesPerSecondMin = 1 << 20;
 constexpr auto kLingerTime = std::chrono::milliseconds(500);
 constexpr size_t kLingerBytesMax = 64u << 20;
+// A blocked call comes back so often to see whether it should go on. Ticks are counted, not the time: a segment
+// that was stopped itself does not take its peers for stalled.
+constexpr auto kTick = std::chrono::milliseconds(250);
+// While others wait for what a transfer holds, it has to be faster than this once it has had time to begin.
+constexpr uint64_t kContendedBytesPerSecondMin = 256 << 10;
+constexpr auto kTimeToBegin = std::chrono::milliseconds(1000);
+constexpr auto kContendedStall = std::chrono::milliseconds(250);
 
 [[noreturn]] void ended(const char* doing) {
-  throw ConnectionEnded(
-      std::string(doing) + ": " +
-      (errno == EAGAIN || errno == EWOULDBLOCK ? "the peer makes no progress" : std::strerror(errno)));
-}
-
-void check(ServerSocket::Clock::time_point deadline) {
-  if (ServerSocket::Clock::now() >= deadline) throw ConnectionEnded("the peer is too slow");
+  throw ConnectionEnded(std::string(doing) + ": " + std::strerror(errno));
 }
 
 }  // namespace
@@ -37,9 +38,9 @@ ServerSocket::Clock::time_point transfer_deadline(uint64_t bytes) {
 
 ServerSocket::ServerSocket(int fd, bool is_unix)
     : fd_(fd), is_unix_(is_unix), buffer_(new uint8_t[kBufferBytes]) {
-  const timeval stall{std::chrono::seconds(kStallTimeout).count(), 0};
-  ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &stall, sizeof(stall));
-  ::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &stall, sizeof(stall));
+  const timeval tick{0, std::chrono::microseconds(kTick).count()};
+  ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &tick, sizeof(tick));
+  ::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &tick, sizeof(tick));
   if (is_unix_) return;
   const int on = 1;
   ::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -52,6 +53,36 @@ ServerSocket::~ServerSocket() {
 }
 
 void ServerSocket::shutdown() { ::shutdown(fd_, SHUT_RDWR); }
+
+void ServerSocket::check(Clock::time_point deadline) const {
+  if (transfer_ == nullptr && Clock::now() >= deadline) throw ConnectionEnded("the peer is too slow");
+}
+
+ServerSocket::Transfer::Transfer(ServerSocket& socket, const Patience& patience)
+    : socket_(socket), patience_(patience) {
+  socket_.transfer_ = this;
+  socket_.ticks_waited_ = 0;
+}
+
+void ServerSocket::progressed(size_t bytes) {
+  ticks_waited_ = 0;
+  if (transfer_ == nullptr) return;
+  transfer_->bytes_ += bytes;
+  if (!transfer_->patience_.budget->is_contended()) return;
+  const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - transfer_->began_);
+  if (took > kTimeToBegin &&
+      transfer_->bytes_ < kContendedBytesPerSecondMin / 1000 * static_cast<uint64_t>(took.count()))
+    throw ConnectionEnded("the peer is slow, and others wait for what it holds");
+}
+
+void ServerSocket::waited() {
+  ++ticks_waited_;
+  const auto waited = kTick * ticks_waited_;
+  if (waited >= (transfer_ == nullptr ? kStallTimeout : transfer_->patience_.stall))
+    throw ConnectionEnded("the peer makes no progress");
+  if (transfer_ != nullptr && transfer_->patience_.budget->is_contended() && waited >= kContendedStall)
+    throw ConnectionEnded("the peer makes no progress, and others wait for what it holds");
+}
 
 void ServerSocket::collect_descriptors(const msghdr& message) {
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr;
@@ -81,12 +112,14 @@ size_t ServerSocket::receive(iovec* vectors, size_t count, int flags) {
     const ssize_t n = ::recvmsg(fd_, &message, flags | MSG_CMSG_CLOEXEC);
     if (n > 0) {
       if (is_unix_) collect_descriptors(message);
+      progressed(static_cast<size_t>(n));
       return static_cast<size_t>(n);
     }
     if (n == 0) throw ConnectionEnded("closed by the peer");
     if (errno == EINTR) continue;
-    if ((flags & MSG_DONTWAIT) != 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
-    ended("receive");
+    if (errno != EAGAIN && errno != EWOULDBLOCK) ended("receive");
+    if ((flags & MSG_DONTWAIT) != 0) return 0;
+    waited();
   }
 }
 
@@ -153,6 +186,13 @@ size_t ServerSocket::read_some(iovec* vectors, size_t count, Clock::time_point d
   return copied;
 }
 
+void ServerSocket::await_bytes() {
+  if (buffered_from_ < buffered_to_) return;
+  iovec into{buffer_.get(), kBufferBytes};
+  buffered_from_ = buffered_to_ = 0;
+  buffered_to_ = receive(&into, 1, 0);
+}
+
 void ServerSocket::write(std::vector<iovec>& vectors, Clock::time_point deadline, int pass_fd) {
   alignas(cmsghdr) uint8_t control[CMSG_SPACE(sizeof(int))] = {};
   for (size_t at = 0; at < vectors.size();) {
@@ -177,8 +217,11 @@ void ServerSocket::write(std::vector<iovec>& vectors, Clock::time_point deadline
     const ssize_t n = ::sendmsg(fd_, &message, MSG_NOSIGNAL | (more ? MSG_MORE : 0));
     if (n < 0) {
       if (errno == EINTR) continue;
-      ended("send");
+      if (errno != EAGAIN && errno != EWOULDBLOCK) ended("send");
+      waited();
+      continue;
     }
+    progressed(static_cast<size_t>(n));
     pass_fd = -1;
     for (auto left = static_cast<size_t>(n); left > 0;) {
       iovec& v = vectors[at];

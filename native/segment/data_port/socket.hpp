@@ -1,7 +1,7 @@
 // One accepted connection of the data port: buffered exact reads, scatter reads straight into slots, gather
 // writes straight from them, descriptors that ride along on unix sockets. Blocking calls; a peer that makes
-// no progress for kStallTimeout, or breaks off, ends the connection by an exception. Used by one thread; only
-// shutdown() may come from another.
+// no progress for kStallTimeout (while it holds slots: for what its patience says), or breaks off, ends the
+// connection by an exception. Used by one thread; only shutdown() may come from another.
 #pragma once
 
 #include <sys/socket.h>
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/socket_companion.hpp"
+#include "segment/budget.hpp"
 
 namespace kvstore {
 
@@ -53,6 +54,33 @@ class ServerSocket {
   size_t read_some(iovec* vectors, size_t count, Clock::time_point deadline);
   // Sends all of it. The vectors are used up. `pass_fd` (unix) rides on the first byte.
   void write(std::vector<iovec>& vectors, Clock::time_point deadline, int pass_fd = -1);
+  // Until something is there to read. Blocks like read_some.
+  void await_bytes();
+
+  // How long a peer may take over bytes for which slots are held: a transfer goes on for as long as it makes
+  // progress, unless it is slow and others wait for what it holds of `budget`.
+  struct Patience {
+    std::chrono::milliseconds stall;  // without a byte
+    const Budget* budget;
+  };
+  // Patience counts in its scope, and no deadlines.
+  class Transfer {
+   public:
+    Transfer(ServerSocket& socket, const Patience& patience);
+    ~Transfer() { socket_.transfer_ = nullptr; }
+    // Time that went by on this side is not the peer's.
+    void forgive(Clock::duration time) { began_ += time; }
+    Transfer(const Transfer&) = delete;
+    Transfer& operator=(const Transfer&) = delete;
+
+   private:
+    friend class ServerSocket;
+    ServerSocket& socket_;
+    const Patience patience_;
+    Clock::time_point began_ = Clock::now();
+    uint64_t bytes_ = 0;
+  };
+
   // True once the peer has closed its end, whatever it sent before that is still unread. Never blocks.
   bool peer_has_closed() const;
   // The oldest descriptor received and not claimed yet, now the caller's; -1 when there is none.
@@ -66,6 +94,9 @@ class ServerSocket {
  private:
   size_t receive(iovec* vectors, size_t count, int flags);  // 0 only with MSG_DONTWAIT and nothing there
   void collect_descriptors(const msghdr& message);
+  void check(Clock::time_point deadline) const;
+  void progressed(size_t bytes);
+  void waited();  // for one tick, in vain
 
   static constexpr size_t kBufferBytes = 16384;
   int fd_;
@@ -73,6 +104,8 @@ class ServerSocket {
   std::unique_ptr<uint8_t[]> buffer_;
   size_t buffered_from_ = 0;
   size_t buffered_to_ = 0;
+  Transfer* transfer_ = nullptr;  // that is under way
+  uint32_t ticks_waited_ = 0;     // since the last byte
   std::deque<int> descriptors_;
 };
 

@@ -126,8 +126,16 @@ void JournalLink::converse() {
                     LinkSocket::Clock::now() + options_.connect_timeout);
   const auto usage = [this] {
     const SegmentStore::Usage u = store_->usage();
-    return HeartbeatMessage{u.used_bytes,        u.object_count,      u.pinned_bytes,
-                            u.quarantined_slots, u.digest_mismatches, u.evicted_objects};
+    HeartbeatMessage message{u.used_bytes,
+                             u.object_count,
+                             u.pinned_bytes,
+                             u.quarantined_slots,
+                             u.digest_mismatches,
+                             u.evicted_objects,
+                             {}};
+    for (const Budget::Usage& budget : store_->budget_usage())
+      message.budgets.push_back({budget.used, budget.limit, budget.refused});
+    return message;
   };
   auto now = LinkSocket::Clock::now();
   LinkConversation conversation(*pump_, options_.link, usage, now);

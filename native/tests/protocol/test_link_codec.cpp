@@ -55,6 +55,10 @@ TEST(what_a_segment_says_is_the_vectors_byte_by_byte) {
   out.clear();
   write_heartbeat_frame(out, id("heartbeat"), {uint64_t{1} << 40, 12345, 1 << 20, 2, 3, uint64_t{1} << 33});
   check("heartbeat", out);
+  out.clear();
+  write_heartbeat_frame(out, id("heartbeat_limits"),
+                        {1, 2, 3, 4, 5, 6, {{uint64_t{1} << 40, uint64_t{1} << 41, 7}, {0, 1024, 0}}});
+  check("heartbeat_limits", out);
 }
 
 TEST(what_a_master_says_is_read_as_the_vectors_have_it) {

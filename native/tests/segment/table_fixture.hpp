@@ -52,7 +52,7 @@ struct Table {
   void hold(int i) { CHECK(objects.shards().hold(fp(key(i)), key(i), 0).slot != kNoSlot); }
   bool pin(int i, uint64_t now_ms, uint32_t pin_ms, const NamespaceId& ns = kNs) {
     const uint64_t before = objects.shards().pinned_bytes();
-    CHECK(objects.shards().pin(fp(key(i, ns)), key(i, ns), now_ms, pin_ms));
+    CHECK(objects.shards().pin(fp(key(i, ns)), key(i, ns), now_ms, pin_ms) != ObjectShards::Pinned::kMiss);
     return objects.shards().pinned_bytes() > before;
   }
   bool unhold(uint32_t slot) {  // true: that freed its memory

@@ -15,7 +15,9 @@ namespace {
 constexpr uint64_t kCapacity = 1 << 20;
 
 ObjectTable::Options kept_options() {
-  return {Table::kFirstChunk, Table::kDataOffset, kCapacity, "lru", kCapacity, true};
+  ObjectTable::Options options = Table::options(kCapacity, kCapacity);
+  options.kept = true;
+  return options;
 }
 
 // Takes over all that can be; returns how many.

@@ -33,6 +33,28 @@ TEST(a_pin_is_prolonged_and_never_shortened_or_counted_twice) {
   CHECK_EQ(budget.pinned_bytes(), uint64_t{0});
 }
 
+TEST(an_owner_has_its_share_and_no_use_of_anothers) {
+  PinBudget budget(1000, 500);
+  PinTable pins(budget);
+  CHECK(pins.pin(0, 400, 1, 1000, 7));
+  CHECK(!pins.pin(1, 101, 1, 1000, 7));
+  CHECK(pins.pin(1, 400, 1, 1000, 8));
+  CHECK(pins.pin(2, 200, 1, 1000));  // the store's own has none to keep to
+  // Who promises a pin for longer takes it over, if its share has room for it.
+  CHECK(pins.pin(0, 400, 1, 500, 8));
+  CHECK(!pins.pin(0, 400, 1, 2000, 8));
+  CHECK(!pins.is_pinned(0, 1500));
+  pins.forget(1);
+  CHECK(pins.pin(0, 400, 1, 2000, 8));
+  CHECK(pins.is_pinned(0, 1500));
+  CHECK(pins.pin(3, 400, 1, 1000, 7));  // 7 has its share back
+  CHECK(!pins.pin(4, 101, 1, 1000, 8));
+  CHECK_EQ(budget.pinned_bytes(), uint64_t{1000});
+  pins.expire(3000);
+  CHECK_EQ(budget.pinned_bytes(), uint64_t{0});
+  CHECK(pins.pin(5, 500, 3000, 1000, 7));
+}
+
 TEST(the_budget_bounds_what_is_pinned) {
   PinBudget budget(1000);
   PinTable pins(budget);

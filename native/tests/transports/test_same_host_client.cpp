@@ -229,6 +229,29 @@ TEST(a_segment_that_is_asked_for_one_registration_too_many_says_so_and_counts_no
   ::close(fd);
 }
 
+TEST(what_a_segment_does_not_hold_for_now_is_read_over_its_socket) {
+  constexpr size_t kBytes = 100000;
+  Fixture f;
+  const std::string path = socket_path();
+  TestSegment segment(f.directory, 0, 1, path);
+  f.open();
+  std::vector<uint8_t> memory(2 * kBytes, 7), back(2 * kBytes);
+  Batch b(2, 1, kBytes, 1, 1, memory.data());
+  f.put(b);
+  CHECK(b.all(Status::kOk));
+  // A segment with no room for readers at all but one page's.
+  Budget& held = segment.store().budgets().held_bytes;
+  held.set_limits(held.limit(), held.limit());
+  const uint64_t all_but_one = held.limit() - ExtentAllocator::rounded(kBytes);
+  held.take_anyway(all_but_one);
+  Batch got(2, 1, kBytes, 1, 1, back.data());
+  f.get(got);
+  CHECK(got.all(Status::kOk) && back == memory);
+  CHECK_EQ(f.count(Counter::kLocatesRefused), 1u);
+  CHECK_EQ(f.count("transport_same_host_bytes_get"), 2 * kBytes);
+  CHECK_EQ(held.used(), all_but_one);
+}
+
 TEST(a_writer_that_is_gone_when_its_pull_has_been_copied_has_stored_nothing) {
   Fixture f;
   const std::string path = socket_path();

@@ -237,7 +237,7 @@ def test_filling_three_times_over_refuses_nothing_and_leaves_little_free(
 
 
 def test_a_put_waits_for_pins_to_run_out_and_then_succeeds() -> None:
-    store = make_store(MIB, pinned_fraction_max=1.0, free_ahead_bytes=0)
+    store = make_store(MIB, pinned_fraction_max=1.0, session_share_max=1.0, free_ahead_bytes=0)
     server = _native.DataServer(store, tcp_host="127.0.0.1")
     with Peer(("127.0.0.1", server.tcp_port)) as peer:
         old = hashes("old1", "old2")

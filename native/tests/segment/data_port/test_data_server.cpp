@@ -16,12 +16,16 @@ using wire::Status;
 
 struct Served {
   explicit Served(uint64_t capacity_bytes = 8 << 20, uint64_t large_body_bytes_max = 64 << 20)
-      : store(std::make_shared<SegmentStore>(small_store(capacity_bytes))),
-        server(store, tcp_only(large_body_bytes_max)) {}
-  static DataServerOptions tcp_only(uint64_t large_body_bytes_max) {
+      : store(std::make_shared<SegmentStore>(with_bodies(capacity_bytes, large_body_bytes_max))),
+        server(store, tcp_only()) {}
+  static SegmentStoreOptions with_bodies(uint64_t capacity_bytes, uint64_t large_body_bytes_max) {
+    SegmentStoreOptions options = small_store(capacity_bytes);
+    options.budgets.body_bytes_max = large_body_bytes_max;
+    return options;
+  }
+  static DataServerOptions tcp_only() {
     DataServerOptions options;
     options.tcp_host = "127.0.0.1";
-    options.large_body_bytes_max = large_body_bytes_max;
     return options;
   }
   bool comes_true(const char* name, uint64_t value) const {

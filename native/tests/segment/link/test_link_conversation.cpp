@@ -26,7 +26,8 @@ class Rig {
       : store(std::make_shared<SegmentStore>(small_store(8 << 20))),
         source(store),
         pump(source, batch_entries_max),
-        conversation(pump, options(need_inventory), [] { return HeartbeatMessage{1, 2, 3, 4, 5, 6}; }, now) {}
+        conversation(
+            pump, options(need_inventory), [] { return HeartbeatMessage{1, 2, 3, 4, 5, 6, {}}; }, now) {}
 
   static LinkOptions options(bool need_inventory) {
     LinkOptions o;

@@ -28,7 +28,7 @@ std::shared_ptr<const RegisteredRange> PullSender::range_of(const TransportBatch
 
 NetStatus PullSender::prepare(FrameConnection& connection, const Deadline& deadline) {
   const NetStatus status = unregister_stale(connection, context_, deadline);
-  return status == NetStatus::kOk ? register_range(connection, *range_, deadline) : status;
+  return status == NetStatus::kOk ? register_range(connection, *range_, context_, deadline) : status;
 }
 
 void PullSender::write_digests(wire::Writer& body, const std::vector<uint32_t>& entries) const {

@@ -37,7 +37,7 @@ NetStatus StagedSender::prepare(FrameConnection& connection, const Deadline& dea
   }
   const auto* area = static_cast<const StagingArea*>(connection.companion());
   const auto range = registered_range_of(area->buffer().data(), context_);
-  return range == nullptr ? NetStatus::kOk : register_range(connection, *range, deadline);
+  return range == nullptr ? NetStatus::kOk : register_range(connection, *range, context_, deadline);
 }
 
 bool StagedSender::copy(uint32_t entry, uint8_t* to, const Deadline& deadline, uint32_t* digest) const {

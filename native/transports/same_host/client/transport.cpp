@@ -45,8 +45,12 @@ class SameHostTransport : public Transport {
 
  private:
   NetStatus get(TransportBatch& batch, const Deadline& deadline);
+  NetStatus get_located(TransportBatch& batch, const Deadline& deadline, std::vector<uint32_t>* refused);
+  // What the segment holds for nobody for now goes over the socket.
+  NetStatus get_refused(const std::vector<uint32_t>& refused, TransportBatch& batch,
+                        const Deadline& deadline);
   NetStatus get_run(FrameConnection& connection, const EntryRun& run, TransportBatch& batch,
-                    const Deadline& deadline);
+                    const Deadline& deadline, std::vector<uint32_t>* refused);
   void copy_entry(const data_codec::Location& location, uint32_t entry, TransportBatch& batch,
                   const Deadline& deadline);
   NetStatus put(TransportBatch& batch, const Deadline& deadline);
@@ -113,6 +117,13 @@ NetStatus SameHostTransport::put(TransportBatch& batch, const Deadline& deadline
 }
 
 NetStatus SameHostTransport::get(TransportBatch& batch, const Deadline& deadline) {
+  std::vector<uint32_t> refused;
+  const NetStatus status = get_located(batch, deadline, &refused);
+  return status != NetStatus::kOk || refused.empty() ? status : get_refused(refused, batch, deadline);
+}
+
+NetStatus SameHostTransport::get_located(TransportBatch& batch, const Deadline& deadline,
+                                         std::vector<uint32_t>* refused) {
   ConnectionPool::Lease lease;
   NetStatus status = channel_.pool().acquire(deadline, &lease);
   batch.set_all(entry_status(status == NetStatus::kOk ? NetStatus::kClosed : status));
@@ -121,7 +132,7 @@ NetStatus SameHostTransport::get(TransportBatch& batch, const Deadline& deadline
   const auto stripes = cut_stripes(blocks, batch.keys->shard_count, 1, kLocateLimits,
                                    [&](uint32_t entry) { return batch.memory->entry_bytes(entry); });
   for (const EntryRun& run : stripes.front()) {
-    status = get_run(*lease, run, batch, deadline);
+    status = get_run(*lease, run, batch, deadline, refused);
     if (status == NetStatus::kOk) continue;
     if (status == NetStatus::kTimeout)
       for (const uint32_t entry : batch.entries)
@@ -132,12 +143,23 @@ NetStatus SameHostTransport::get(TransportBatch& batch, const Deadline& deadline
   return NetStatus::kOk;
 }
 
+NetStatus SameHostTransport::get_refused(const std::vector<uint32_t>& refused, TransportBatch& batch,
+                                         const Deadline& deadline) {
+  context_.counters.add(Counter::kLocatesRefused, refused.size());
+  TransportBatch rest = batch;
+  rest.entries = refused;
+  std::sort(rest.entries.begin(), rest.entries.end());
+  return channel_.get(rest, deadline);
+}
+
 NetStatus SameHostTransport::get_run(FrameConnection& connection, const EntryRun& run, TransportBatch& batch,
-                                     const Deadline& deadline) {
+                                     const Deadline& deadline, std::vector<uint32_t>* refused) {
   DataChannel::Located located;
   const NetStatus status = channel_.locate(connection, run, batch, pool_->geometry(), deadline, &located);
   if (status != NetStatus::kOk || located.locations.empty()) return status;
   const std::vector<uint32_t>& entries = located.entries;
+  for (size_t i = 0; i < entries.size(); ++i)
+    if (located.locations[i].status == Status::kUnavailable) refused->push_back(entries[i]);
 
   // Every thread takes the next few entries until none are left, so that uneven sizes don't leave one of them idle.
   const size_t shares =
