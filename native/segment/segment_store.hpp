@@ -220,6 +220,7 @@ class SegmentStore {
     const std::atomic<bool>& cancelled;
     PutBatch* batch;
     uint32_t own_writes = 0;  // slots that the request itself is writing to
+    bool gave_up = false;     // everything was looked at and no time is left: what fits is all that it gets
   };
   enum class Room : uint8_t { kMade, kLater, kNever };
 

@@ -150,7 +150,7 @@ bool SegmentStore::reserve_one(const PutRequest& put, uint32_t entry, uint64_t b
     const ObjectTable::Reserved reserved = objects_.reserve(key, length, put.depth(entry), text);
     write.slot = reserved.slot;
     if (write.slot != kNoSlot) break;
-    if (closed_.load()) return false;
+    if (closed_.load() || wait.gave_up) return false;
     if (batch != nullptr && batch->refused_at_ == space_freed_count_ && bytes >= batch->refused_bytes_)
       return false;
     const bool waits = Clock::now() < look_again;  // everything was looked at a moment ago
@@ -162,7 +162,12 @@ bool SegmentStore::reserve_one(const PutRequest& put, uint32_t entry, uint64_t b
                           reserved.lacking == ObjectTable::Short::kSlots ? objects_.chunk_bytes() : bytes,
                           bytes_left, wait);
     if (room == Room::kMade) continue;
-    if (room == Room::kNever || is_over(wait)) {
+    if (is_over(wait)) {
+      wait.gave_up = true;
+      return false;
+    }
+    if (room == Room::kNever) {
+      if (space_freed_count_ != freed_before) continue;  // the lock was let go meanwhile
       if (batch != nullptr && !closed_.load()) {
         batch->refused_bytes_ = bytes;
         batch->refused_at_ = space_freed_count_;

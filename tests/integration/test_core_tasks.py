@@ -40,7 +40,7 @@ MASTER = {
     "metadata-carry-over",
     "status-port",
 }
-SEGMENT = {"keep-unix-socket", "watch-refusals", "watch-retention", "status-port"}
+SEGMENT = {"keep-unix-socket", "watch-limits", "watch-refusals", "watch-retention", "status-port"}
 STANDBY = {"replica", "follower", "follower-lag", "follower-reload", "map-mirror"}
 
 # Tasks of a running server that no CoreTasks has: who notices their end.
@@ -234,7 +234,7 @@ async def test_the_end_of_a_segments_task_is_mended_or_ends_it(segment: SegmentS
         killed = kill(name, [*asyncio.all_tasks()])
     else:
         killed = kill(name, list(segment._tasks._tasks))
-    expected = "restarted" if name in ("keep-unix-socket", "watch-refusals", "watch-retention") else "ended"
+    expected = "restarted" if name in SEGMENT - {"status-port"} else "ended"
     assert await outcome(name, killed, failure) == expected
     failure.cancel()
 

@@ -163,9 +163,10 @@ def test_a_pool_of_another_size_is_refused_untouched_with_both_sizes_and_the_rem
     first.wait_event("listening")
     assert first.stop() == 0
     before = pool_file.read_bytes()
-    why = why_it_ended(start(f"--pool-path={pool_file}", "--capacity=24MiB", name="second"))
-    assert f"has {len(before)} bytes and the settings make it {len(before) + (8 << 20)}" in why
-    assert "set capacity as it was, or remove the file" in why
+    why = why_it_ended(start(f"--pool-path={pool_file}", "--capacity=24MiB", name="first"))
+    assert f"has room for {16 << 20} bytes for objects" in why
+    assert f"and the settings make it {24 << 20} bytes for objects" in why
+    assert "set capacity as it was, or empty it with --empty-pool" in why
     assert pool_file.read_bytes() == before
 
 

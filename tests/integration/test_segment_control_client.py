@@ -15,6 +15,7 @@ import grpc
 import pytest
 from kvstore.v1 import control_pb2 as pb
 
+from kvstore.common import logs
 from kvstore.common.config.segment import SegmentSettings
 from kvstore.segment import attach_session
 from kvstore.segment.errors import SegmentStartError
@@ -357,8 +358,9 @@ async def test_streams_that_break_at_once_are_begun_again_ever_more_slowly(start
 
 
 async def test_entries_that_the_master_refused_are_counted_and_logged(
-    start_segment, master, caplog: pytest.LogCaptureFixture
+    start_segment, master, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(logs, "_throttle", logs.LogThrottle())
     server = await start_segment()
     await server.wait_attached(10)
     master.notify(Op.ENTRIES_REFUSED, EntriesRefusedMessage(7, 2, "too long").encode())

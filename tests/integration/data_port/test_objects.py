@@ -239,9 +239,12 @@ def test_filling_three_times_over_refuses_nothing_and_leaves_little_free(
 def test_a_put_waits_for_pins_to_run_out_and_then_succeeds() -> None:
     store = make_store(MIB, pinned_fraction_max=1.0, session_share_max=1.0, free_ahead_bytes=0)
     server = _native.DataServer(store, tcp_host="127.0.0.1")
+    old = hashes("old1", "old2")
+    with Peer(
+        ("127.0.0.1", server.tcp_port)
+    ) as writer:  # its batch ends with it, and keeps nothing from then on
+        assert writer.put(old, [bytes(MIB // 2)] * 2).statuses == [OK, OK]
     with Peer(("127.0.0.1", server.tcp_port)) as peer:
-        old = hashes("old1", "old2")
-        assert peer.put(old, [bytes(MIB // 2)] * 2).statuses == [OK, OK]
         assert peer.pin(old, pin_ms=60_000) == [OK, OK]
         assert peer.put(hashes("new"), [bytes(MIB // 4)], timeout_ms=50).statuses == [NO_SPACE]
         assert peer.get(old) == [(OK, bytes(MIB // 2))] * 2
