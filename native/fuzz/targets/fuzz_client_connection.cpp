@@ -91,7 +91,7 @@ void exchange(Exchange what, FrameConnection& connection, Call& call, ClientCoun
   } else if (what == kPut) {
     SocketRunSender sender(call.batch, moved);
     CoveringCommit commit(call.batch, call.runs.size(), true);
-    put_stripe(connection, call.runs, call.batch, deadline, sender, commit);
+    put_stripe(connection, call.runs, call.batch, deadline, sender, commit, counters);
     bool durable = false;
     if (commit.journal_seq() > 0) commit_journal(connection, commit.journal_seq(), deadline, &durable);
     if (durable) commit.covered();
