@@ -172,7 +172,10 @@ TEST(a_put_that_evicts_pages_of_its_own_does_not_call_them_stored) {
   PageClientOptions options = tcp_only();
   options.run_bytes = 65536;
   Fixture f(options);
-  TestSegment small(f.directory, 0, 1, "", 2u << 20);
+  SegmentStoreOptions
+      no_free_ahead;  // what the evictor takes once the put is over is no page of a put that lied
+  no_free_ahead.free_ahead_bytes = 0;
+  TestSegment small(f.directory, 0, 1, "", 2u << 20, {}, no_free_ahead);
   f.open();
   constexpr size_t kBytes = 32u << 10, kKeys = 128;
   std::vector<uint8_t> memory(kKeys * kBytes);
