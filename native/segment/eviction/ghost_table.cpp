@@ -38,6 +38,13 @@ void GhostTable::set_tick_shift(uint32_t shift) {
 
 void GhostTable::advance(uint32_t now) {
   const uint32_t tick = now >> tick_shift_;
+  // Nobody has come or gone for so long that all are too old: one step, however many ticks that were.
+  if (((tick - newest_tick_) & (0xFFFFFFFFu >> tick_shift_)) > kTickMask) {
+    by_tick_.fill(0);
+    size_ = 0;
+    oldest_age_ = 0;
+    newest_tick_ = tick;
+  }
   for (; newest_tick_ != tick; newest_tick_ = (newest_tick_ + 1) & (0xFFFFFFFFu >> tick_shift_)) {
     if (oldest_age_ < kTickMask - 1) {
       ++oldest_age_;

@@ -44,6 +44,16 @@ TEST(a_ghost_tells_about_how_long_ago_it_was_made) {
   CHECK(ghost && ghost->gap > 9800 && ghost->gap < 10200);
 }
 
+TEST(however_long_nothing_came_or_went_the_next_step_is_a_short_one_and_finds_no_ghost) {
+  GhostTable table;
+  table.make_room(16);  // whose ticks are single uses
+  table.put(1, 5, 1);
+  for (uint32_t step = 1; step < 60; ++step)
+    CHECK(!table.take(1, 1 + step * 0xFFF00001u));  // each nearly as many ticks as there are
+  table.put(2, 5, 7);
+  CHECK(table.take(2, 8));
+}
+
 TEST(a_table_without_room_remembers_nothing) {
   GhostTable table;
   table.put(1, 1, 1);
