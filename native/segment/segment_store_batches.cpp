@@ -67,7 +67,8 @@ SegmentStore::Statuses SegmentStore::pin(const KeyBlock& block, uint32_t pin_ms,
   return statuses;
 }
 
-std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const uint8_t* expected_lengths) {
+std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const uint8_t* expected_lengths,
+                                                   bool anyway) {
   const std::vector<Fingerprint> fps = block.fingerprints();
   const uint32_t n = block.entry_count();
   std::vector<ReadEntry> reads(n);
@@ -79,7 +80,7 @@ std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const 
     if (i >= kPrefetchAhead) shards_.prefetch(fps[i - kPrefetchAhead]);
     ReadEntry& read = reads[i];
     const uint32_t expected = expected_lengths == nullptr ? 0 : wire::u32_at(expected_lengths, i);
-    const HeldObject held = shards_.hold(fps[i], block.key(i), expected);
+    const HeldObject held = shards_.hold(fps[i], block.key(i), expected, anyway);
     if (!held.found) continue;
     read.length = held.length;
     if (held.slot == kNoSlot) {
@@ -176,7 +177,8 @@ bool SegmentStore::reserve_one(const PutRequest& put, uint32_t entry, uint64_t b
     }
     if (!waits) look_again = Clock::now() + kSpacePoll;
     if (space_freed_count_ != freed_before && !waits) continue;
-    space_freed_.wait_until(mutex_, std::min({wait.deadline, Clock::now() + kPinPoll}));
+    // Woken before the next look is due: what came meanwhile is looked at then.
+    space_freed_.wait_until(mutex_, std::min(wait.deadline, waits ? look_again : Clock::now() + kPinPoll));
     shards_.expire_pins(now_ms());
   }
   write.data = objects_.data(write.slot);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace kvstore {
 namespace {
@@ -47,6 +48,14 @@ struct HeldReads {
   SegmentStore& store;
   std::vector<ReadEntry> entries;
   ~HeldReads() { store.release_reads(entries); }
+};
+
+// What was taken of a budget in turn, until it is counted as what it was taken for.
+struct Turn {
+  Budget& budget;
+  uint64_t bytes = 0;
+  ~Turn() { end(); }
+  void end() { budget.give_back(std::exchange(bytes, 0)); }
 };
 
 }  // namespace
@@ -335,11 +344,13 @@ std::vector<ReadEntry> ServerSession::acquire_or_wait(const KeyBlock& block,
                                                       const uint8_t* expected_lengths) {
   Budget& budget = store_.budgets().held_bytes;
   const auto deadline = Clock::now() + kHeldWait;
+  Turn turn{budget};
   for (;;) {
     uint64_t wanted_bytes = 0, largest_bytes = 0;
     bool refused = false;
     {
-      HeldReads reads{store_, store_.acquire_reads(block, expected_lengths)};
+      HeldReads reads{store_, store_.acquire_reads(block, expected_lengths, turn.bytes > 0)};
+      turn.end();
       for (const ReadEntry& read : reads.entries) {
         refused |= read.status == Status::kUnavailable;
         if (read.status != Status::kOk && read.status != Status::kUnavailable) continue;
@@ -351,9 +362,10 @@ std::vector<ReadEntry> ServerSession::acquire_or_wait(const KeyBlock& block,
           socket_.peer_has_closed())
         return std::move(reads.entries);
     }
+    // Kept until the objects are counted: one that waits on, for as large ones, would keep us from them otherwise.
     if (budget.take_in_turn(wanted_bytes, largest_bytes, std::min(deadline, Clock::now() + kHeldLook),
                             context_.stopping))
-      budget.give_back(wanted_bytes);  // what is acquired is counted then
+      turn.bytes = wanted_bytes;
   }
 }
 

@@ -177,6 +177,29 @@ TEST(objects_that_several_read_are_held_once_and_what_is_over_the_budget_is_unav
   CHECK(Served::comes_true([&] { return s.stat("budget_held_bytes_used") == 0; }));
 }
 
+TEST(a_get_that_fits_is_served_at_its_first_turn_while_one_that_does_not_waits_for_objects_as_large) {
+  BudgetLimits limits;
+  limits.held_bytes_max = 2 * kMiB;
+  Served s(limits);
+  Budget& held = s.store->budgets().held_bytes;
+  DataClient small(s.server->tcp_port()), large(s.server->tcp_port());
+  CHECK(small.call(put_frame(names("o", 5), kMiB / 2)).statuses() == std::vector<uint8_t>(5, 0));
+  held.take_anyway(kMiB);
+  std::thread waiting([&] {
+    const DataReply got = large.call(DataClient::frame(Op::kGet, get_body(Keys(names("o", 4)))));
+    CHECK_EQ(got.payload.size(), 2 * kMiB);
+  });
+  CHECK(Served::comes_true([&] { return held.is_contended(); }));
+  const uint64_t refused_before = held.usage().refused;
+  const DataReply got = small.call(DataClient::frame(Op::kGet, get_body(Keys({"o4"}))));
+  CHECK_EQ(got.payload.size(), kMiB / 2);
+  // It is refused at once, and no second time; the other one is at each of its looks.
+  CHECK(held.usage().refused - refused_before <= 20);
+  held.give_back(kMiB);
+  waiting.join();
+  CHECK(Served::comes_true([&] { return held.used() == 0; }));
+}
+
 TEST(a_session_that_forgets_to_unpin_loses_its_oldest_holds) {
   BudgetLimits limits;
   limits.held_bytes_max = 4 * kMiB;
