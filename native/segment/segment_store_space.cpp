@@ -73,6 +73,7 @@ ObjectTable::Evicted SegmentStore::evict_locked(uint64_t wanted_bytes, uint32_t 
     const ObjectTable::Evicted step = evict_step(wanted_bytes - all.freed_bytes, own_batch);
     all.freed_bytes += step.freed_bytes;
     all.blocked += step.blocked;
+    all.spared += step.spared;
     all.exhausted = step.exhausted;
     looked_at += std::max(step.looked_at, 1u);
     if (step.exhausted) break;
@@ -91,6 +92,7 @@ void SegmentStore::drain_chunk() {
   const uint64_t used_before = objects_.used_bytes();
   objects_.drain_chunk(now_ms(), journal_.last_seq() + 1, removed);
   journal_evicted(removed, used_before - std::min(used_before, objects_.used_bytes()));
+  if (!removed.empty()) space_came();
 }
 
 bool SegmentStore::may_free_later(const ObjectTable::Evicted& seen, const Wait& wait) const {
