@@ -42,8 +42,9 @@ bool Retention::keep(const Object& object, const wire::KeepWish& wish, uint64_t 
 }
 
 bool Retention::retain(const Object& object, const wire::KeepWish& wish, uint64_t now_ms) {
-  const auto known = retained_.find(object.slot);
-  if (known != retained_.end()) {
+  auto& part = part_of(object.slot);
+  const auto known = part.find(object.slot);
+  if (known != part.end()) {
     Retained& retained = known->second;
     deadlines_.remove(retained);
     retained.deadline_ms = std::max(retained.deadline_ms, deadline_of(wish, now_ms));
@@ -57,7 +58,7 @@ bool Retention::retain(const Object& object, const wire::KeepWish& wish, uint64_
   }
   release(object.slot, object.ns, true);  // demoted until now
   if (keeps_.size() <= object.slot) keeps_.resize(object.slot + 1, Keep::kNormal);
-  Retained& retained = retained_[object.slot];
+  Retained& retained = part[object.slot];
   retained.slot = object.slot;
   retained.size_bytes = object.size_bytes;
   retained.ns = object.ns;
@@ -119,7 +120,8 @@ void Retention::release(uint32_t slot, const NamespaceId& ns, bool tell) noexcep
     --totals_.demoted_objects;
     if (account != accounts_.end()) --account->second.demoted_objects;
   } else {
-    const auto retained = retained_.find(slot);
+    auto& part = part_of(slot);
+    const auto retained = part.find(slot);
     totals_.retained_bytes -= retained->second.size_bytes;
     --totals_.retained_objects;
     if (account != accounts_.end()) {
@@ -127,7 +129,7 @@ void Retention::release(uint32_t slot, const NamespaceId& ns, bool tell) noexcep
       --account->second.retained_objects;
     }
     if (retained->second.next != nullptr) deadlines_.remove(retained->second);
-    retained_.erase(retained);
+    part.erase(retained);
   }
   keeps_[slot] = Keep::kNormal;
   if (tell) tell_(slot, Keep::kNormal);

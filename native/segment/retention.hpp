@@ -10,6 +10,7 @@
 // it. Times are milliseconds of any monotonic clock. Wishes live as long as the process.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <unordered_map>
@@ -96,6 +97,9 @@ class Retention {
     uint64_t size_bytes = 0;
     NamespaceId ns{};
   };
+  std::unordered_map<uint32_t, Retained>& part_of(uint32_t slot) {
+    return retained_[slot % retained_.size()];
+  }
   Account* account_of(const NamespaceId& ns);
   void touched(uint32_t slot, const NamespaceId& ns, uint64_t id, DemotionJudge::Touch touch,
                uint32_t object_count) noexcept;
@@ -109,9 +113,10 @@ class Retention {
   const Tell tell_;
   DemotionJudge judge_;
   DeadlineWheel deadlines_;
-  std::vector<Keep> keeps_;                          // by slot, as far as there were wishes
-  std::unordered_map<uint32_t, Retained> retained_;  // by slot
-  std::unordered_map<uint64_t, Account> accounts_;   // by namespace
+  std::vector<Keep> keeps_;  // by slot, as far as there were wishes
+  // By slot, in parts: when one of them grows nobody waits for more than a part to be put in order again.
+  std::array<std::unordered_map<uint32_t, Retained>, 256> retained_;
+  std::unordered_map<uint64_t, Account> accounts_;  // by namespace
   Totals totals_;
 };
 
