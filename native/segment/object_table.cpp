@@ -123,7 +123,9 @@ void ObjectTable::abandon(uint32_t slot) noexcept {
 }
 
 void ObjectTable::use(uint32_t slot, const Fingerprint& fp) noexcept {
-  if (!slots_.has_chunk(chunk_of(slot)) || !is_findable(slot) || shards_.fingerprint(slot) != fp) return;
+  // The chunk may have gone since, and a shorter one have come in its place.
+  if (!slots_.has_chunk(chunk_of(slot)) || place_of(slot) >= slots_.places(chunk_of(slot))) return;
+  if (!is_findable(slot) || shards_.fingerprint(slot) != fp) return;
   records_[slot].used_at = ++uses_;
   retention_.used(slot, records_[slot].ns, fp.lo, ranked_count_);
   policy_->on_use(slot);

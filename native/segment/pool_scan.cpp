@@ -164,7 +164,7 @@ Part scan_all(const uint8_t* base, const std::vector<ScannedChunk>& chunks, cons
   std::vector<std::thread> threads;
   try {
     for (size_t i = 1; i < parts.size(); ++i) threads.emplace_back(run, std::ref(parts[i]));
-  } catch (const std::system_error&) {  // fewer threads take longer
+  } catch (const std::exception&) {  // fewer threads take longer
   }
   run(parts[0]);
   for (std::thread& thread : threads) thread.join();

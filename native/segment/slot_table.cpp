@@ -110,6 +110,7 @@ void SlotTable::remove_chunk(uint32_t chunk) noexcept {
   if (at == list_.end() || at == list_.begin()) return;
   const uint64_t next = std::next(at) == list_.end() ? 0 : chunks_[*std::next(at)].offset;
   chunk_header(*std::prev(at)).next = next;
+  std::atomic_signal_fence(std::memory_order_release);  // who is killed here leaves a chain that is whole
   chunk_header(chunk).magic = 0;
   list_.erase(at);
   chunks_[chunk] = Chunk{};
