@@ -22,6 +22,7 @@ constexpr uint64_t kJournalEntriesMax = 1u << 20;  // 32 MiB
 constexpr uint64_t kBytesAnEntry = 16384;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kTmpfs = 0x01021994;
+constexpr uint64_t kHugetlbfs = 0x958458f6;
 
 uint64_t round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -50,6 +51,17 @@ struct OpenFile {
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
 };
+
+// Whether a segment has made this file, as far as that can be seen: what was written, or, when it died before it wrote
+// anything, zeros in a file such as only it makes.
+bool is_pool(int fd, const struct stat& status) {
+  std::vector<uint8_t> head(Superblock::kBytes);  // zeros
+  const ssize_t got = ::pread(fd, head.data(), head.size(), 0);
+  if (got < 0) fail("reading the head of a file");
+  if (Superblock::has_magic(head.data())) return true;
+  return Superblock::is_blank(head.data()) && (status.st_mode & 07777) == 0600 &&
+         static_cast<uint64_t>(status.st_size) % kPage == 0;
+}
 
 }  // namespace
 
@@ -144,17 +156,25 @@ void discard_pool_file(const std::string& path) {
   struct stat status{};
   if (::fstat(file.fd, &status) != 0) fail("fstat of " + path);
   if (!S_ISREG(status.st_mode)) refuse("is not a regular file: choose another pool_path");
+  // A mistyped path must not cost anybody a file that was never a pool.
+  struct statfs system{};
+  if (::fstatfs(file.fd, &system) != 0) fail("fstatfs of " + path);
+  const auto type = static_cast<uint64_t>(system.f_type);
+  if (type != kTmpfs && type != kHugetlbfs)
+    refuse("is neither on tmpfs nor on hugetlbfs, where pools are: choose another pool_path");
+  if (status.st_uid != ::geteuid())
+    refuse("belongs to another user: run as that user, or choose another pool_path");
+  if (status.st_nlink > 1) refuse("has a second name (a hard link): remove one of them");
   if (::flock(file.fd, LOCK_EX | LOCK_NB) != 0)
     refuse("is in use by another process: stop it, or give this segment its own with pool_path");
-  std::vector<uint8_t> head(Superblock::kBytes);
-  const ssize_t got = ::pread(file.fd, head.data(), head.size(), 0);
-  if (got == static_cast<ssize_t>(head.size()) && !Superblock::is_ours(head.data()))
-    refuse("is not a pool of kvstore: remove it, or choose another pool_path");
+  // Between opening and locking another process may have put its own pool there.
+  struct stat named{};
+  if (::lstat(path.c_str(), &named) != 0 || named.st_ino != status.st_ino || named.st_dev != status.st_dev)
+    refuse("was replaced while it was being opened: start again");
+  if (!is_pool(file.fd, status)) refuse("is not a pool of kvstore: remove it, or choose another pool_path");
   if (::unlink(path.c_str()) != 0) fail("removing " + path);
-  struct statfs system{};
   // Not on hugetlbfs: who has it mapped could not have a page of zeros where none is left.
-  if (::fstatfs(file.fd, &system) == 0 && static_cast<uint64_t>(system.f_type) == kTmpfs)
-    ::fallocate(file.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, status.st_size);
+  if (type == kTmpfs) ::fallocate(file.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, status.st_size);
 }
 
 }  // namespace kvstore

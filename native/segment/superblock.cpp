@@ -54,12 +54,6 @@ uint32_t check_of(const ClusterId& cluster_id) {
   return crc32c(0x43495553, cluster_id.data(), cluster_id.size());
 }
 
-bool is_blank(const uint8_t* page) {
-  return std::all_of(page, page + Superblock::kBytes, [](uint8_t byte) { return byte == 0; });
-}
-
-bool has_magic(const uint8_t* page) { return std::memcmp(page, kMagic, sizeof(kMagic)) == 0; }
-
 std::string in_words(const PoolShape& shape) {
   return std::to_string(shape.capacity_bytes) + " bytes for objects (" + std::to_string(shape.map_bytes) +
          " in all, " + std::to_string(shape.journal_entries) + " journal entries)";
@@ -157,7 +151,11 @@ Superblock::Judgement Superblock::judge(const uint8_t* page, const Expected& exp
   return {Verdict::kWarm, ""};
 }
 
-bool Superblock::is_ours(const uint8_t* page) { return is_blank(page) || has_magic(page); }
+bool Superblock::has_magic(const uint8_t* page) { return std::memcmp(page, kMagic, sizeof(kMagic)) == 0; }
+
+bool Superblock::is_blank(const uint8_t* page) {
+  return std::all_of(page, page + kBytes, [](uint8_t byte) { return byte == 0; });
+}
 
 uint64_t Superblock::capacity_bytes(const uint8_t* page) {
   const Page said = copy_of(page);

@@ -70,8 +70,9 @@ class Superblock {
     BootId boot_id{};
   };
   static Judgement judge(const uint8_t* page, const Expected& expected);
-  // False for a file that is something else; one that nobody has written to may be ours.
-  static bool is_ours(const uint8_t* page);
+  static bool has_magic(const uint8_t* page);
+  // Nobody has written to it.
+  static bool is_blank(const uint8_t* page);
   // Of a pool that was made for this segment and whose superblock is whole; 0 for any other.
   static uint64_t capacity_bytes(const uint8_t* page);
 

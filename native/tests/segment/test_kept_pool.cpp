@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -177,6 +178,56 @@ TEST(what_is_no_pool_is_never_removed_even_to_empty_it) {
   o.empty = true;
   CHECK(refused(o, "not a pool of kvstore"));
   CHECK_EQ(inode(path) != 0, true);
+}
+
+TEST(a_mistyped_path_that_is_to_be_emptied_costs_nobody_a_file) {
+  PoolPlace place;
+  char on_disk[] = "/var/tmp/kvstore-test-XXXXXX";
+  const int fd = ::mkstemp(on_disk);
+  CHECK(fd >= 0 && ::ftruncate(fd, 1 << 20) == 0);  // it begins with zeros, as the image of a disk may
+  ::close(fd);
+  KeptPoolOptions o = options(on_disk);
+  o.empty = true;
+  struct statfs system{};
+  CHECK_EQ(::statfs(on_disk, &system), 0);
+  constexpr uint64_t kTmpfs = 0x01021994;
+  if (static_cast<uint64_t>(system.f_type) != kTmpfs) {
+    CHECK(refused(o, "is neither on tmpfs nor on hugetlbfs"));
+    CHECK(inode(on_disk) != 0);
+  }
+  ::unlink(on_disk);
+
+  const std::string note = place.file("note"), image = place.file("image"), open_one = place.file("open");
+  std::ofstream(note) << "a few words";
+  ::chmod(note.c_str(), 0600);
+  std::ofstream(image) << std::string(8192, '\0') << "data";
+  ::chmod(image.c_str(), 0600);
+  std::ofstream(open_one) << std::string(8192, '\0');
+  ::chmod(open_one.c_str(), 0644);
+  for (const std::string& path : {note, image, open_one}) {
+    o = options(path);
+    o.empty = true;
+    const uint64_t before = inode(path);
+    CHECK(refused(o, "is not a pool of kvstore"));
+    CHECK(before != 0 && inode(path) == before);
+  }
+}
+
+TEST(a_pool_of_another_user_or_with_a_second_name_is_not_emptied) {
+  PoolPlace place;
+  const std::string path = place.file("pool"), second = place.file("second");
+  leave_a_pool(path);
+  KeptPoolOptions o = options(path);
+  o.empty = true;
+  CHECK_EQ(::link(path.c_str(), second.c_str()), 0);
+  CHECK(refused(o, "second name"));
+  ::unlink(second.c_str());
+  if (::geteuid() == 0) {
+    CHECK_EQ(::chown(path.c_str(), 12345, 12345), 0);
+    CHECK(refused(o, "belongs to another user"));
+    CHECK_EQ(::chown(path.c_str(), 0, 0), 0);
+  }
+  CHECK(opened(options(path)).warm());
 }
 
 TEST(memory_that_ends_with_the_process_has_no_journal_ring) {
