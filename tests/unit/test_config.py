@@ -289,6 +289,15 @@ def test_faults_of_another_commands_section_are_left_to_it_but_not_unknown_names
     assert fault == f"{file}:2: master.directory_prot: no such setting; did you mean directory_port?"
 
 
+@pytest.mark.parametrize("setting", ["object_bytes_min", "high_watermark", "low_watermark"])
+def test_a_setting_that_an_earlier_release_had_is_named_with_what_to_do(tmp_path: Path, setting: str) -> None:
+    file = tmp_path / "kvstore.yaml"
+    file.write_text(f"segment:\n  {setting}: 1\n")
+    (fault,) = faults(SegmentSettings, file=file)
+    assert fault.startswith(f"{file}:2: segment.{setting}: no such setting; earlier releases had it, and ")
+    assert fault.endswith(": take it out")
+
+
 # ---- the environment ---------------------------------------------------------------------------------------
 
 
@@ -300,6 +309,11 @@ def test_faults_of_another_commands_section_are_left_to_it_but_not_unknown_names
         ("kvstore_segment_port", "did you mean KVSTORE_SEGMENT_PORT?"),
         ("KVSTORE_TOKENFILE", "did you mean KVSTORE_TOKEN_FILE?"),
         ("KVSTORE_XYZ", "unset it"),
+        ("KVSTORE_SEGMENT_OBJECT_BYTES_MIN", "earlier releases had it, and slots come by need: unset it"),
+        (
+            "KVSTORE_SEGMENT_HIGH_WATERMARK",
+            "earlier releases had it, and a segment evicts what it needs: unset it",
+        ),
     ],
 )
 @pytest.mark.parametrize("settings_class", SECTIONS)

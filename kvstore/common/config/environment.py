@@ -19,6 +19,13 @@ OTHER_VARIABLES = (
     "KVSTORE_UCX_ALLOW_UNSAFE_TRANSPORTS",  # native, for tests
 )
 
+# Settings of earlier releases, and why nobody needs them now: a name that is like one of them would be a wrong guess.
+SETTINGS_GONE = {
+    "object_bytes_min": "slots come by need",
+    "high_watermark": "a segment evicts what it needs",
+    "low_watermark": "a segment evicts what it needs",
+}
+
 
 def unknown_variables(environ: Mapping[str, str], known: Collection[str]) -> Iterator[str]:
     """A fault for each variable of our prefix that nothing reads. An empty one counts as not set."""
@@ -26,7 +33,14 @@ def unknown_variables(environ: Mapping[str, str], known: Collection[str]) -> Ite
         if not name.upper().startswith(PREFIX) or name in known or not value.strip():
             continue
         if not is_service_link(name, value):
-            yield f"environment {name}: nothing reads it; {suggestion(name.upper(), known, 'unset it')}"
+            setting = name.upper().removeprefix(f"{PREFIX}SEGMENT_").lower()
+            yield f"environment {name}: nothing reads it; {remedy(setting, 'unset it') or suggestion(name.upper(), known, 'unset it')}"
+
+
+def remedy(setting: str, what: str) -> str:
+    """For a setting of a segment that an earlier release had: why it is gone, and to do `what`. Empty for any other name."""
+    why = SETTINGS_GONE.get(setting)
+    return f"earlier releases had it, and {why}: {what}" if why else ""
 
 
 def suggestion(name: str, known: Collection[str], otherwise: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from kvstore.common.config.environment import suggestion
+from kvstore.common.config.environment import remedy, suggestion
 
 FILE_BYTES_MAX = 1 << 20
 
@@ -59,8 +59,9 @@ def read_config_file(path: Path, known: Mapping[str, list[str]]) -> ConfigFile:
         for name, line, value in _entries(node, where, section, found.faults):
             origin = f"{path}:{line}: {section}.{name}"
             if name not in known[section]:
+                gone = remedy(name, "take it out") if section in ("segment", "up") else ""
                 found.faults.append(
-                    f"{origin}: no such setting; {suggestion(name, known[section], 'take it out')}"
+                    f"{origin}: no such setting; {gone or suggestion(name, known[section], 'take it out')}"
                 )
                 continue
             text_of = _text(value)
