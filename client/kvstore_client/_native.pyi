@@ -37,6 +37,9 @@ class PoolPlaceError(RuntimeError):
 class PoolRefusedError(RuntimeError):
     """A pool that is there and must not be used: locked, somebody else's, of another size or version. It is untouched."""
 
+def pool_file_capacity_bytes(path: str) -> int:
+    """The capacity of the pool at `path`, as far as its first page is whole; 0 for anything else, and where nothing is."""
+
 class PoolProgress:
     """How far the making of a SegmentStore is, for another thread."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kvstore.common.logs import log_event
@@ -24,13 +25,23 @@ MakeStore = Callable[[str, PoolProgress], SegmentStore]
 class PoolMaking:
     """One pool, made once. Event loop only, but for what `make` is given."""
 
-    def __init__(self, place: PoolPlace, capacity_bytes: int) -> None:
+    def __init__(
+        self, place: PoolPlace, capacity_bytes: int, moved_from: Mapping[Path, int] | None = None
+    ) -> None:
+        """`moved_from`: the pool that this segment had elsewhere, and its size."""
         self._place = place
+        self._moved_from = dict(moved_from or {})
+        self._file: tuple[int, int] | None = None  # which file it is, whatever its path names later
         self._capacity_bytes = capacity_bytes
         self._progress = PoolProgress()
         self._store: SegmentStore | None = None
         self.path: Path | None = None
         """Of the file that the pool is, once it is made; None when it ends with the process."""
+
+    @property
+    def kept_at(self) -> Path | None:
+        """The file in which the next process finds the pool: None, too, when it was removed or replaced meanwhile."""
+        return self.path if self.path is not None and _identity(self.path) == self._file else None
 
     async def make(self, make: MakeStore) -> SegmentStore:
         """SegmentStartError when there can't be one. Cancelled, it ends when what was begun is undone."""
@@ -41,7 +52,12 @@ class PoolMaking:
         except asyncio.CancelledError:
             self._progress.cancel()
             # The process waits for its threads anyway.
-            await asyncio.gather(making, return_exceptions=True)
+            (made,) = await asyncio.gather(making, return_exceptions=True)
+            if isinstance(
+                made, SegmentStore
+            ):  # too late to be called off: what it made is to be undone all the same
+                self._store = made
+                await asyncio.to_thread(made.close)
             raise
         except (MemoryError, OSError, ValueError, PoolPlaceError, PoolRefusedError) as error:
             raise SegmentStartError(
@@ -63,8 +79,9 @@ class PoolMaking:
 
     def discard_new(self) -> None:
         """For a start that failed afterwards: a file that was made for it goes, and gives its memory back."""
-        if self.path is not None and self._store is not None and not self._store.pool_adopted:
-            self.path.unlink(missing_ok=True)
+        path = self.kept_at
+        if path is not None and self._store is not None and not self._store.pool_adopted:
+            path.unlink(missing_ok=True)
 
     def stats(self) -> dict[str, int]:
         """What the metrics tell of it, before it is there and after."""
@@ -75,7 +92,7 @@ class PoolMaking:
             "locked_bytes": self._progress.locked_bytes,
             "verified_bytes": self._progress.scanned_bytes,
             "huge_page_bytes": store.pool_page_bytes if store is not None else 0,
-            "kept": int(self.path is not None),
+            "kept": int(self.kept_at is not None),
             "adopted_objects": store.pool_content()["objects"] if store is not None else 0,
         }
 
@@ -92,8 +109,8 @@ class PoolMaking:
     def _make(self, make: MakeStore) -> SegmentStore:
         """In a thread."""
         path = self._place.path
+        self._say_left_behind(path)
         if path is not None:
-            self._say_left_behind(path)
             try:
                 store = make(str(path), self._progress)
             except PoolPlaceError as error:
@@ -101,12 +118,15 @@ class PoolMaking:
                     raise
                 log_event(logger, logging.WARNING, "pool_not_kept", why=str(error))
             else:
+                self._file = _identity(path)
                 self.path = path
                 return store
         return make("", self._progress)
 
-    def _say_left_behind(self, path: Path) -> None:
-        left = {} if self._place.required else pools_left_behind(path)
+    def _say_left_behind(self, path: Path | None) -> None:
+        left = self._moved_from
+        if path is not None and not self._place.required:
+            left = left | pools_left_behind(path)
         if left:
             log_event(
                 logger,
@@ -136,6 +156,14 @@ class PoolMaking:
                 gb_per_s=_gb_per_s(touched - before, now - then),
             )
             before, then = touched, now
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _gb_per_s(size_bytes: int, seconds: float) -> float:

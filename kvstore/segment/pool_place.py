@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kvstore.common.capacity import capacity_of
 from kvstore.segment.errors import SegmentStartError
+from kvstore_client._native import pool_file_capacity_bytes
 
 SMALL_PAGES = Path("/dev/shm")
 HUGE_PAGES = Path("/dev/hugepages")
@@ -93,9 +94,16 @@ def _noted(data_dir: Path) -> KeptPool | None:
 
 def capacity_at(setting: str, data_dir: Path, path: Path | None) -> int:
     """The size of the pool at `path`: as `setting` says, and 'auto' as it was. CapacityError when it can't fit."""
-    kept = kept_pool(data_dir)
-    if setting == "auto" and kept is not None and kept.path == path:
-        return kept.capacity_bytes
+    if setting == "auto" and path is not None:
+        kept = kept_pool(data_dir)
+        # Killed before it was noted, or the note is lost: the pool itself says it.
+        had = (
+            kept.capacity_bytes
+            if kept is not None and kept.path == path
+            else pool_file_capacity_bytes(str(path))
+        )
+        if had > 0:
+            return had
     return capacity_of(setting, had_bytes=bytes_at(path))
 
 
@@ -110,6 +118,18 @@ def note_pool(data_dir: Path, kept: KeptPool) -> None:
         raise SegmentStartError(
             f"data directory {data_dir} can't be written to ({error.strerror}): choose a writable one with --data-dir"
         ) from error
+
+
+def moved_from(data_dir: Path, path: Path | None) -> dict[Path, int]:
+    """The pool that this segment had elsewhere, before another pool_path or other huge pages, and that no process has: its size."""
+    earlier = kept_pool(data_dir)
+    if earlier is None or earlier.path == path:
+        return {}
+    with contextlib.suppress(OSError):
+        status = os.lstat(earlier.path)
+        if status.st_ino not in _locked_inodes():
+            return {earlier.path: status.st_blocks * 512}
+    return {}
 
 
 def pools_left_behind(ours: Path) -> dict[Path, int]:

@@ -34,7 +34,15 @@ from kvstore.segment.limit_watch import watch_limits
 from kvstore.segment.metrics import PREFIX, PoolCollector, SegmentCollector
 from kvstore.segment.pool_content import say_content
 from kvstore.segment.pool_making import PoolMaking
-from kvstore.segment.pool_place import KeptPool, boot_id, capacity_at, note_pool, pool_place, why_lost
+from kvstore.segment.pool_place import (
+    KeptPool,
+    boot_id,
+    capacity_at,
+    moved_from,
+    note_pool,
+    pool_place,
+    why_lost,
+)
 from kvstore.segment.refusal_watch import watch_refusals
 from kvstore.segment.retention_watch import watch_retention
 from kvstore.segment.socket_path import default_unix_path, keep_unix_path, prepare_unix_path
@@ -94,7 +102,7 @@ class SegmentServer:
     @property
     def kept_pool(self) -> str:
         """The file that keeps the pool, and its memory, when this has stopped; empty when none does."""
-        path = self._making.path if self._making is not None else None
+        path = self._making.kept_at if self._making is not None else None
         return str(path) if path is not None else ""
 
     async def start(self) -> None:
@@ -131,7 +139,7 @@ class SegmentServer:
     async def stop(self, reason: str = "shutting down") -> None:
         """Says goodbye to the master, closes every connection, frees the pool, or leaves it to the next process. Idempotent."""
         if self._controlling is not None and self._control is not None:
-            self._control.leave(reason, keeps_pool=self._making is not None and self._making.path is not None)
+            self._control.leave(reason, keeps_pool=bool(self.kept_pool))
             await asyncio.wait({self._controlling}, timeout=LEAVE_TIMEOUT_S)
         await self._undo.aclose()
         if self._failure.done():
@@ -236,7 +244,7 @@ class SegmentServer:
         except CapacityError as error:
             raise SegmentStartError(str(error)) from error
         lost = why_lost(settings.data_dir, place.path)
-        making = self._making = PoolMaking(place, capacity_bytes)
+        making = self._making = PoolMaking(place, capacity_bytes, moved_from(settings.data_dir, place.path))
         registry.register(PoolCollector(making.stats))
         store = await making.make(
             lambda path, progress: SegmentStore(

@@ -14,6 +14,7 @@
 #include "builtin/builtin.hpp"
 #include "released_gil.hpp"
 #include "segment/data_port/server.hpp"
+#include "segment/kept_pool.hpp"
 #include "segment/segment_store.hpp"
 
 namespace nb = nanobind;
@@ -211,6 +212,8 @@ void bind_segment(nb::module_& m) {
       .def_prop_ro("total_bytes", [](PoolProgress& p) { return p.total_bytes.load(); })
       .def_prop_ro("scanned_bytes", [](PoolProgress& p) { return p.scanned_bytes.load(); })
       .def("cancel", [](PoolProgress& p) { p.cancelled.store(true); });
+
+  m.def("pool_file_capacity_bytes", &pool_file_capacity_bytes, "path"_a);
 
   nb::class_<SegmentStore>(m, "SegmentStore")
       .def(nb::new_(&make_store), nb::kw_only(), "capacity_bytes"_a, "pool_id"_a,

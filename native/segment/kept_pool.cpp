@@ -72,7 +72,7 @@ uint64_t KeptPool::journal_entries_for(uint64_t capacity_bytes) {
 KeptPool::KeptPool(const PoolLayout& layout, const KeptPoolOptions& options, PoolProgress* progress)
     : layout_(layout), pool_id_(options.new_pool_id) {
   if (options.pool.path.empty()) {
-    fresh_reason_ = "it ends with the process (pool_path is off)";
+    fresh_reason_ = "it ends with the process";
     pool_ = std::make_unique<Pool>(layout_, options.pool, progress);
     return;
   }
@@ -175,6 +175,13 @@ void discard_pool_file(const std::string& path) {
   if (::unlink(path.c_str()) != 0) fail("removing " + path);
   // Not on hugetlbfs: who has it mapped could not have a page of zeros where none is left.
   if (type == kTmpfs) ::fallocate(file.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, status.st_size);
+}
+
+uint64_t pool_file_capacity_bytes(const std::string& path) noexcept {
+  const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  alignas(8) uint8_t head[Superblock::kBytes];
+  const ssize_t got = file.fd < 0 ? -1 : ::pread(file.fd, head, sizeof(head), 0);
+  return got == static_cast<ssize_t>(sizeof(head)) ? Superblock::capacity_bytes(head) : 0;
 }
 
 }  // namespace kvstore

@@ -75,4 +75,7 @@ class KeptPool {
 // nothing is done.
 void discard_pool_file(const std::string& path);
 
+// The capacity of the pool at `path`, as far as its first page is whole; 0 for anything else, and where nothing is.
+uint64_t pool_file_capacity_bytes(const std::string& path) noexcept;
+
 }  // namespace kvstore

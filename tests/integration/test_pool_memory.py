@@ -19,7 +19,7 @@ import pytest
 from kvstore_client import Client
 from support import pages
 from support.etcd_server import free_ports
-from support.processes import Cluster, ServerProcess, process_is_gone
+from support.processes import Cluster, ServerProcess, process_is_gone, segment_metrics
 from support.waiting import wait_until
 
 # So much that a signal comes before it is touched.
@@ -195,6 +195,50 @@ def test_a_file_of_a_segment_that_is_gone_is_told_of(start: Callable[..., Server
     (told,) = events(segment, "pools_left_behind")
     assert told["files"] == "/dev/shm/kvstore-" + "7" * 32 and told["bytes"] == 8192
     assert segment.stop() == 0
+
+
+def test_a_segment_whose_file_is_removed_or_replaced_does_not_say_that_it_is_kept(
+    start: Callable[..., ServerProcess], pool_file: Path
+) -> None:
+    segment = start(f"--pool-path={pool_file}", name="removed")
+    segment.wait_event("listening")
+    assert segment_metrics(segment)["pool_kept"] == 1
+    pool_file.unlink()
+    assert segment_metrics(segment)["pool_kept"] == 0
+    other = start(f"--pool-path={pool_file}", name="other")
+    other.wait_event("listening")
+    assert segment_metrics(segment)["pool_kept"] == 0, "that file is another segment's"
+    assert segment.stop() == 0 and other.stop() == 0
+    assert [events(process, "segment_stopped")[0]["pool_kept"] for process in (segment, other)] == [
+        "no",
+        str(pool_file),
+    ]
+
+
+def test_the_size_auto_is_that_of_the_pool_that_is_there_though_nothing_says_so_but_itself(
+    start: Callable[..., ServerProcess], pool_file: Path, tmp_path: Path
+) -> None:
+    first = start(f"--pool-path={pool_file}")
+    first.wait_event("listening")
+    first.kill()
+    (tmp_path / "segment" / "pool").unlink()  # as when it was killed before it wrote this
+    second = start(f"--pool-path={pool_file}", "--capacity=auto")
+    second.wait_event("listening")
+    assert events(second, "pool_ready")[-1]["adopted"]
+    assert second.stop() == 0
+
+
+def test_the_pool_that_a_segment_had_before_its_settings_changed_is_told_of(
+    start: Callable[..., ServerProcess], pool_file: Path
+) -> None:
+    first = start(f"--pool-path={pool_file}")
+    first.wait_event("listening")
+    assert first.stop() == 0
+    second = start("--pool-path=off")
+    second.wait_event("listening")
+    (told,) = events(second, "pools_left_behind")
+    assert told["files"] == str(pool_file) and told["bytes"] >= 16 << 20
+    assert pool_file.exists() and second.stop() == 0
 
 
 # ---- limits ------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from kvstore.segment.pool_place import (
     bytes_at,
     capacity_at,
     kept_pool,
+    moved_from,
     note_pool,
     pools_left_behind,
     why_lost,
@@ -105,6 +106,22 @@ def test_files_of_segments_that_are_gone_are_found_and_those_of_others_let_alone
     with open(taken) as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
         assert pools_left_behind(ours) == {stale: 4096}
+
+
+def test_the_pool_that_a_segment_had_elsewhere_is_found_unless_a_process_has_it(
+    tmp_path: Path, shared: Path
+) -> None:
+    pool = shared / "pages"
+    assert moved_from(tmp_path, None) == {}, "there never was one"
+    pool.write_bytes(bytes(8192))
+    note_pool(tmp_path, KeptPool(pool, 1 << 20, pool_place.boot_id()))
+    assert moved_from(tmp_path, pool) == {}
+    assert moved_from(tmp_path, None) == moved_from(tmp_path, shared / "other") == {pool: 8192}
+    with open(pool) as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        assert moved_from(tmp_path, None) == {}
+    pool.unlink()
+    assert moved_from(tmp_path, None) == {}
 
 
 def test_a_pool_that_is_gone_is_said_to_be_and_why(tmp_path: Path) -> None:
