@@ -24,6 +24,8 @@ from .manifests import REPOSITORY, base, containers, find, pod_spec, workloads
 
 DOCKER = REPOSITORY / "deploy" / "docker"
 FILES = ("Dockerfile", "sglang.Dockerfile")
+# Of native/: what tests and fuzzing are made of.
+ONLY_FOR_TESTS = ("tests", "fuzz")
 HEALTHCHECK = DOCKER / "healthcheck.py"
 NONROOT = "10001:10001"
 # cmake and ninja may be the system's or lie beside this Python.
@@ -50,6 +52,7 @@ def test_the_build_context_holds_nothing_that_is_not_copied(name: str) -> None:
         "build/x",
         ".git/config",
         "tests/conftest.py",
+        *(f"native/{folder}/CMakeLists.txt" for folder in ONLY_FOR_TESTS),
         ".venv/bin/python",
         "kvstore/cli/__pycache__/a.pyc",
     ):
@@ -141,13 +144,19 @@ def test_the_entry_point_is_a_command_of_the_wheel() -> None:
 
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The builder's /src: exactly what the Dockerfile copies."""
+    """The builder's /src: exactly what the Dockerfile copies of what the build context holds."""
     directory = tmp_path_factory.mktemp("src")
+    ignore_file = DOCKER / "Dockerfile.dockerignore"
+
+    def ignored(folder: str, names: list[str]) -> list[str]:
+        inside = Path(folder).relative_to(REPOSITORY)
+        return [name for name in names if is_ignored(ignore_file, str(inside / name))]
+
     builder = read_dockerfile(DOCKER / "Dockerfile")[0]
     for source in copied_from_context([builder]):
         origin = REPOSITORY / source
         if origin.is_dir():
-            shutil.copytree(origin, directory / source, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(origin, directory / source, ignore=ignored)
         else:
             shutil.copy(origin, directory / source)
     return directory
@@ -212,7 +221,7 @@ def test_the_native_build_finds_everything_it_reads_among_what_is_copied(
     assert ours == {
         path.relative_to(REPOSITORY)
         for path in (REPOSITORY / "native").rglob("*.cpp")
-        if path.relative_to(REPOSITORY / "native").parts[0] != "tests"
+        if path.relative_to(REPOSITORY / "native").parts[0] not in ONLY_FOR_TESTS
     }
 
 
