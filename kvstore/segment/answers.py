@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from kvstore.v1 import control_pb2 as pb
+from kvstore_client.intent import Keep
 
 
 class KeepingStore(Protocol):
@@ -24,6 +25,8 @@ def answer_to(store: KeepingStore, message: Any) -> Any | None:
     if message.WhichOneof("body") == "tell_retention":
         return _retention(store, message.tell_retention.question)
     asked = message.keep_objects
+    if asked.intent not in list(Keep):
+        return None
     try:
         if asked.all:
             counts = store.keep_namespace(asked.namespace, asked.intent, asked.ttl_ms)

@@ -4,6 +4,7 @@ larger than they may."""
 from __future__ import annotations
 
 import contextlib
+import queue
 import random
 import re
 import socket
@@ -15,8 +16,8 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kvstore.v1 import admin_pb2, admin_pb2_grpc, control_pb2_grpc
 from kvstore.v1 import control_pb2 as pb
-from kvstore.v1 import control_pb2_grpc
 
 import kvstore_client
 from kvstore_client.protocol import Header, HelloRequest, Op, Role, request_frame
@@ -168,10 +169,30 @@ REGISTERS = st.builds(
     software_version=st.text(max_size=100),
     makes_link=st.booleans(),
     expected_cluster_id=st.sampled_from((b"", b"", b"x", bytes(16))),
+    takes_questions=st.booleans(),
 )
 GROUPS = [body[24:] for body in golden_bodies("JournalMessage")]
 FIRST_AND_LAST = st.one_of(
     U64.flatmap(lambda n: st.tuples(st.just(n), st.just((n + 3) % (1 << 64)))), st.tuples(U64, U64)
+)
+QUESTIONS = st.one_of(st.integers(0, 3), U64)
+KEPT = st.builds(pb.Kept, question=QUESTIONS, kept=U64, refused=U64, missing=U64)
+RETENTION_TOLD = st.builds(
+    pb.RetentionTold,
+    question=QUESTIONS,
+    namespace_bytes_max=U64,
+    namespaces=st.lists(
+        st.builds(
+            pb.NamespaceRetention,
+            id=st.binary(max_size=9),
+            retained_bytes=U64,
+            retained_objects=U64,
+            demoted_objects=U64,
+            retentions_refused=U64,
+            demotions_heeded=st.booleans(),
+        ),
+        max_size=3,
+    ),
 )
 MESSAGES = st.one_of(
     st.builds(
@@ -192,6 +213,9 @@ MESSAGES = st.one_of(
     ),
     st.builds(lambda barrier: pb.SegmentMessage(retired=pb.Retired(barrier=barrier)), U64),
     st.builds(lambda reason: pb.SegmentMessage(leaving=pb.Leaving(reason=reason)), st.text(max_size=40)),
+    st.builds(lambda reason: pb.SegmentMessage(away=pb.Away(reason=reason)), st.text(max_size=40)),
+    st.builds(lambda kept: pb.SegmentMessage(kept=kept), KEPT),
+    st.builds(lambda told: pb.SegmentMessage(retention_told=told), RETENTION_TOLD),
     st.builds(lambda register: pb.SegmentMessage(register=register), REGISTERS),
     st.just(pb.SegmentMessage()),
 )
@@ -205,6 +229,7 @@ HEARTBEATS = st.builds(
     quarantined_slots=U64,
     digest_mismatches=U64,
     evicted_objects=U64,
+    limits=st.lists(st.builds(pb.LimitUse, used=U64, limit=U64, refused=U64), max_size=20),
 )
 
 
@@ -257,6 +282,55 @@ def test_a_link_that_says_anything_after_an_honest_registration_harms_nobody_els
                 registered = next(stream).registered
                 said = GREETING[Role.SEGMENT] + request_frame(Op.LINK, 2, registered.link_token)
                 say_by_tcp(registered.link_port, said + b"".join(frames))
+            stream.cancel()
+
+        check()
+    serve_the_honest(cluster)
+
+
+ANSWERS = st.one_of(
+    st.builds(lambda kept: pb.SegmentMessage(kept=kept), KEPT),
+    st.builds(lambda told: pb.SegmentMessage(retention_told=told), RETENTION_TOLD),
+)
+
+
+def test_operators_get_their_answer_whatever_a_segment_answers(cluster: Cluster) -> None:
+    numbers = iter(range(1, 1 << 20))
+    with grpc.insecure_channel(cluster.control) as channel:
+        stub, admin = control_pb2_grpc.ControlStub(channel), admin_pb2_grpc.AdminStub(channel)
+
+        @given(ANSWERS, st.booleans())
+        @fuzzed(40)
+        def check(answer: pb.SegmentMessage, keeps: bool) -> None:
+            said: queue.SimpleQueue[pb.SegmentMessage | None] = queue.SimpleQueue()
+            register = pb.Register(
+                protocol_version=2,
+                segment_id=b"one that answers",
+                pool_id=b"pool" + struct.pack("<Q", next(numbers)) + bytes(4),
+                host="127.0.0.1",
+                tcp_port=1,
+                capacity_bytes=1 << 20,
+                makes_link=True,
+                takes_questions=True,
+            )
+            said.put(pb.SegmentMessage(register=register))
+            stream = stub.Attach(iter(said.get, None), timeout=20)
+            (namespace, *_) = next(stream).registered.current_namespaces
+            if keeps:
+                wish = admin_pb2.KeepObjectsRequest(id=namespace, all=True, intent=1)
+                asked = admin.KeepObjects.future(wish, timeout=20)
+            else:
+                asked = admin.GetRetention.future(admin_pb2.GetRetentionRequest(), timeout=20)
+            question = next(m for m in stream if m.WhichOneof("body") in ("keep_objects", "tell_retention"))
+            answered = getattr(answer, answer.WhichOneof("body"))
+            answered.question = getattr(question, question.WhichOneof("body")).question
+            for told in answer.retention_told.namespaces if answer.HasField("retention_told") else ():
+                told.id = namespace
+            said.put(answer)
+            reply = asked.result()
+            if keeps == answer.HasField("retention_told"):
+                assert "127.0.0.1:1" in [each.address for each in reply.silent], "it did not answer this"
+            said.put(None)
             stream.cancel()
 
         check()
