@@ -31,6 +31,18 @@ void check_put(const PutRequest& put) {
   }
   HOLDS(total == put.total_bytes && total + put.entry_count() * 4 <= wire::kPayloadBytesMax);
   HOLDS(put.fingerprints.size() == put.entry_count());
+  check_wish(put.keep);
+  HOLDS(put.has_intent || put.keep.intent == wire::Intent::kNormal);
+}
+
+void check_wish(const wire::KeepWish& wish) {
+  HOLDS(wish.intent <= wire::Intent::kDemote);
+  wire::Writer written;
+  written.keep_wish(wish);
+  HOLDS(written.size() == wire::kKeepWishBytes);
+  wire::Reader again(written.data(), written.size());
+  const wire::KeepWish same = wire::read_keep_wish(again);
+  HOLDS(same.intent == wish.intent && same.ttl_ms == wish.ttl_ms);
 }
 
 void check_pieces(const PullPieces& pieces, const PutRequest& put) {
@@ -71,7 +83,10 @@ void read_body(uint8_t op, wire::Reader body) {
       }
     return;
   }
-  body.u64("what stands before the keys");
+  if (op == static_cast<uint8_t>(Op::kKeep))
+    check_wish(wire::read_keep_wish(body));
+  else
+    body.u64("what stands before the keys");
   const KeyBlock block = read_key_block(body);
   check_block(block);
   if (op == static_cast<uint8_t>(Op::kGet)) body.bytes(size_t{block.entry_count()} * 4, "expected_length");

@@ -33,7 +33,8 @@ constexpr unsigned kInputsOfStore = 50;
 // A store whose journal is confirmed as it comes.
 class ConfirmedStore {
  public:
-  ConfirmedStore() : store_(std::make_shared<SegmentStore>(options())), acker_([this] { confirm(); }) {}
+  ConfirmedStore()
+      : store_(std::make_shared<SegmentStore>(testing::small_store())), acker_([this] { confirm(); }) {}
   ~ConfirmedStore() {
     over_ = true;
     acker_.join();
@@ -42,11 +43,6 @@ class ConfirmedStore {
   SegmentStore& operator*() { return *store_; }
 
  private:
-  static SegmentStoreOptions options() {
-    SegmentStoreOptions options = testing::small_store();
-    options.budgets.body_bytes_max = 8u << 20;
-    return options;
-  }
   void confirm() {
     while (!over_) {
       pollfd p{store_->journal().fd(), POLLIN, 0};
@@ -74,6 +70,23 @@ Bytes hello() {
   wire::Writer body;
   body.u8(wire::kVersionMin).u8(wire::kVersionMax).u8(1).u8(0).u16(0).u16(0).zeros(16);
   return DataClient::frame(Op::kHello, body);
+}
+
+// A PUT of a frame that has none.
+Bytes with_intent(const Bytes& put, wire::Intent intent, uint32_t ttl_ms) {
+  wire::Header header = wire::decode_header(put.data());
+  const auto body_end = put.begin() + static_cast<ptrdiff_t>(wire::kHeaderBytes + header.body_bytes);
+  Bytes body(put.begin() + static_cast<ptrdiff_t>(wire::kHeaderBytes), body_end);
+  body[1] |= wire::kPutHasIntent;
+  wire::Writer wish;
+  wish.keep_wish({intent, ttl_ms});
+  add(body, wish.buffer());
+  header.body_bytes = static_cast<uint32_t>(body.size());
+  Bytes frame(wire::kHeaderBytes);
+  wire::encode_header(header, frame.data());
+  add(frame, body);
+  frame.insert(frame.end(), body_end, put.end());
+  return frame;
 }
 
 // Says all of `bytes`, takes all answers, and waits for the end.
@@ -128,7 +141,7 @@ std::vector<Seed> seeds() {
   const auto keyed = [&](Op op, uint32_t number, uint32_t id = 1) {
     return DataClient::frame(op, testing::two_numbers_and_keys(number, keys), {}, id);
   };
-  wire::Writer suspect, remove, pull, registered, commit, number;
+  wire::Writer suspect, remove, pull, registered, commit, number, retain, demote;
   testing::write_key_block(suspect, keys.block());
   remove.u8(1).zeros(3).u32(50);
   testing::write_key_block(remove, one.block());
@@ -137,6 +150,10 @@ std::vector<Seed> seeds() {
   registered.u64(kFileBytes).u64(0);
   commit.u64(1).u32(100).u32(0);
   number.u32(1);
+  retain.keep_wish({wire::Intent::kRetain, 60'000});
+  testing::write_key_block(retain, keys.block());
+  demote.keep_wish({wire::Intent::kDemote, 0});
+  testing::write_key_block(demote, one.block());
   const Bytes put = testing::put_frame({"a", "b"}, 100, 0, 1);
   const std::vector<std::pair<std::string, Bytes>> frames{
       {"put", put},
@@ -151,6 +168,9 @@ std::vector<Seed> seeds() {
       {"pull", DataClient::frame(Op::kPull, pull)},
       {"unregister", DataClient::frame(Op::kUnregister, number)},
       {"remove", DataClient::frame(Op::kRemove, remove)},
+      {"retain", DataClient::frame(Op::kKeep, retain)},
+      {"demote", DataClient::frame(Op::kKeep, demote)},
+      {"put_retained", with_intent(put, wire::Intent::kRetain, 1)},
       {"damaged_put", testing::put_frame({"c", "d"}, 60, 1, 0)}};
   std::vector<Seed> seeds;
   Bytes tcp{kGreets}, local{kUnix | kGreets | kDescriptor}, greeting{0};
@@ -188,7 +208,6 @@ int fuzz_one(const uint8_t* data, size_t size) {
   SegmentStore& segment = **store;
   SessionContext context{segment, {}, 60s};
   context.connections_max = 2;
-  context.stall_timeout = 2s;
   int ends[2];
   HOLDS(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
   {
@@ -205,11 +224,10 @@ int fuzz_one(const uint8_t* data, size_t size) {
   }
   ::close(ends[1]);
   HOLDS(context.counters.internal_errors == 0 && context.greeted == 0);
-  // Nothing is kept for a peer that has gone, but what was pinned.
-  for (const Budget* budget :
-       {&segment.budgets().writing_bytes, &segment.budgets().held_bytes, &segment.budgets().registered_bytes,
-        &segment.budgets().registered_buffers, &segment.budgets().body_bytes})
-    HOLDS(budget->usage().used == 0);
+  const Budgets& budgets = segment.budgets();
+  for (const Budget* budget : {&budgets.writing_bytes, &budgets.held_bytes, &budgets.registered_bytes,
+                               &budgets.registered_buffers, &budgets.body_bytes})
+    HOLDS(budget->used() == 0);
   HOLDS(segment.usage().used_bytes <= segment.options().capacity_bytes);
   // Whatever it was about, there is room for what comes next, but for what is pinned.
   const Status put = testing::put_one(segment, "next", 3000, {9}, 10000);
