@@ -24,7 +24,7 @@ from benchmarks.cases.base import table
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "replay"
 POLICIES = ("lru", "lrfu", "2q", "interval", "adaptive")
-DEMOTED, NORMAL, RETAINED = range(3)  # Keep of native/segment/eviction/eviction_policy.hpp
+DEMOTED, NORMAL, _WANTED, RETAINED = range(4)  # Keep of native/segment/eviction/eviction_policy.hpp
 
 
 def build(program: str) -> Path:
@@ -98,9 +98,9 @@ def print_trace(replay: Path, trace: Path, directory: Path, arguments: argparse.
     rows = [(policy, "store", policy, plain) for policy in POLICIES]
     right = f"{arguments.right * 100:g} %"
     rows += [
-        (f"{policy}, hints right for {right}", "ranked", policy, hinted) for policy in ("lru", "adaptive")
+        (f"{policy}, hints right for {right}", "store", policy, hinted) for policy in ("lru", "adaptive")
     ]
-    rows += [(f"{policy}, adversarial hints", "ranked", policy, adverse) for policy in ("lru", "adaptive")]
+    rows += [(f"{policy}, adversarial hints", "store", policy, adverse) for policy in ("lru", "adaptive")]
     rows.append(("clairvoyant", "clairvoyant", "-", plain))
 
     def cell(how: str, policy: str, requests_file: Path, percent: float) -> tuple[str, str]:

@@ -57,7 +57,7 @@ bool Retention::retain(const Object& object, const wire::KeepWish& wish, uint64_
     return false;
   }
   release(object.slot, object.ns, true);  // demoted until now
-  if (keeps_.size() <= object.slot) keeps_.resize(object.slot + 1, Keep::kNormal);
+  make_room(object.slot);
   Retained& retained = part[object.slot];
   retained.slot = object.slot;
   retained.size_bytes = object.size_bytes;
@@ -87,6 +87,12 @@ void Retention::refuse(const Object& object) noexcept {
   const auto account = accounts_.find(as_number(object.ns));
   if (account != accounts_.end()) ++account->second.over_budget;
   release(object.slot, object.ns, true);  // demoted until now, which is not what is wanted of it
+  try {
+    make_room(object.slot);
+  } catch (const std::exception&) {
+    return;  // out of memory: the object is as any other
+  }
+  set(object.slot, Keep::kWanted);
 }
 
 bool Retention::demote(const Object& object) {
@@ -97,7 +103,7 @@ bool Retention::demote(const Object& object) {
     ++totals_.demotions_ignored;
     return false;
   }
-  if (keeps_.size() <= object.slot) keeps_.resize(object.slot + 1, Keep::kNormal);
+  make_room(object.slot);
   ++totals_.demoted_objects;
   ++account->demoted_objects;
   set(object.slot, Keep::kDemoted);
@@ -107,7 +113,7 @@ bool Retention::demote(const Object& object) {
 void Retention::touched(uint32_t slot, const NamespaceId& ns, uint64_t id, DemotionJudge::Touch touch,
                         uint32_t object_count) noexcept {
   judge_.touched(ns, id, touch, object_count);
-  if (of(slot) == Keep::kDemoted) release(slot, ns, true);
+  if (is_weighed(of(slot))) release(slot, ns, true);
 }
 
 void Retention::forget(uint32_t slot, const NamespaceId& ns) noexcept { release(slot, ns, false); }
@@ -119,7 +125,7 @@ void Retention::release(uint32_t slot, const NamespaceId& ns, bool tell) noexcep
   if (was == Keep::kDemoted) {
     --totals_.demoted_objects;
     if (account != accounts_.end()) --account->second.demoted_objects;
-  } else {
+  } else if (was == Keep::kRetained) {
     auto& part = part_of(slot);
     const auto retained = part.find(slot);
     totals_.retained_bytes -= retained->second.size_bytes;
@@ -141,6 +147,10 @@ void Retention::expire(uint64_t now_ms, uint32_t steps_max) noexcept {
     ++totals_.expired;
     release(retained.slot, NamespaceId(retained.ns), true);
   });
+}
+
+void Retention::make_room(uint32_t slot) {
+  if (keeps_.size() <= slot) keeps_.resize(slot + 1, Keep::kNormal);
 }
 
 void Retention::set(uint32_t slot, Keep keep) {

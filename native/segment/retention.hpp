@@ -2,7 +2,8 @@
 // and some demoted. The eviction policy is told what counts; what it makes of it is its own business.
 //
 //   retain   until a deadline, as long as the budgets of the namespace and of the segment allow: without them whoever
-//            retains everything would leave no room for anybody
+//            retains everything would leave no room for anybody. Over a budget the object is wanted until it is used
+//            again: the policy weighs that
 //   demote   until it is used again, which proves the wish wrong; unless the demotions of its namespace have been
 //            wrong on the whole (demotion_judge.hpp)
 //
@@ -49,8 +50,8 @@ class Retention {
     uint64_t id = 0;
     uint64_t size_bytes = 0;  // that it takes of the pool
   };
-  // False: the object is as any other, because a budget or what was learned about demotions does not allow it. A
-  // retention is never shortened by another one.
+  // False: the object is only wanted, because a budget is full, or as any other, because of what was learned about
+  // demotions. A retention is never shortened by another one.
   bool keep(const Object& object, const wire::KeepWish& wish, uint64_t now_ms) noexcept;
   // Bytes that may still be retained of this namespace. Whoever has a chain of pages sees with it which of them fit, from
   // the head on; what does not is refused.
@@ -107,6 +108,8 @@ class Retention {
   bool demote(const Object& object);
   // The object is neither retained nor demoted from now on. `tell`: it is still ranked.
   void release(uint32_t slot, const NamespaceId& ns, bool tell) noexcept;
+  static bool is_weighed(Keep keep) { return keep == Keep::kDemoted || keep == Keep::kWanted; }
+  void make_room(uint32_t slot);
   void set(uint32_t slot, Keep keep);
 
   const RetentionLimits limits_;

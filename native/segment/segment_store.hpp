@@ -138,10 +138,10 @@ class SegmentStore {
 
   // The second is the journal number to wait for.
   std::pair<Statuses, uint64_t> remove(const KeyBlock& block);
-  // What is to become of objects when space runs short. OK, MISS, or NO_SPACE: it is here and is as any other, see
+  // What is to become of objects when space runs short. OK, MISS, or NO_SPACE: it is here and is not retained or demoted, see
   // Retention::keep.
   Statuses keep(const KeyBlock& block, const wire::KeepWish& wish);
-  // The same for those entries of a put that are here (OK, EXISTS); how many of them are as any other.
+  // The same for those entries of a put that are here (OK, EXISTS); how many of them are not as wished.
   uint32_t keep_stored(const KeyBlock& block, const wire::KeepWish& wish, const Statuses& put);
   // Recomputes digests: OK, MISS, or DIGEST_MISMATCH (now quarantined).
   Statuses verify(const KeyBlock& block);
@@ -156,7 +156,7 @@ class SegmentStore {
   // What an operator wants of objects.
   struct KeepCounts {
     uint64_t kept = 0;
-    uint64_t refused = 0;  // here, and as any other
+    uint64_t refused = 0;  // here, and not as wished
     uint64_t missing = 0;
   };
   KeepCounts keep_objects(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints,

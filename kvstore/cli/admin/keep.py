@@ -76,7 +76,7 @@ def keep(
 
     A hint to the segments, kept in their memory: it ends with its time, with the object, and with a restart of the segment.
     What is retained takes its part of a budget, of the whole segment and of each namespace (retained_fraction_max,
-    retained_namespace_fraction_max); what is over it stays as it was, and is said as refused. `namespaces` shows what is
+    retained_namespace_fraction_max); what is over it is a hint only, and is said as refused. `namespaces` shows what is
     retained, and the budget.
 
     Exit code 1: no segment has any of it, or all of it was refused; 4: a segment has not answered.

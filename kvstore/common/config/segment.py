@@ -126,7 +126,7 @@ class SegmentSettings(ServerSettings):
     )
     retained_fraction_max: float = setting(
         0.10,
-        "Largest share of the pool that clients and operators may have retained; what is over it is as any other object.",
+        "Largest share of the pool that clients and operators may have retained; what is over it is a hint to eviction.",
         group="Eviction",
         ge=0.0,
         le=1.0,

@@ -14,9 +14,10 @@ namespace kvstore {
 class AdaptivePolicy final : public EvictionPolicy {
  public:
   // patience, trust
-  static constexpr std::array<IntervalRanking::Parameters, 7> kCandidates = {
-      {{0, 1}, {2.5, 1}, {5, 1}, {12, 1}, {2, 2}, {7, 6}, {20, 4}}};
-  static constexpr size_t kFirst = 6;  // rules until something is known
+  static constexpr std::array<IntervalRanking::Parameters, 8> kCandidates = {
+      {{0, 0}, {2.5, 0}, {5, 0}, {12, 0}, {2, 2}, {7, 6}, {20, 4}, {20, 1}}};
+  static constexpr size_t kFirst =
+      7;  // rules until something is known: what is wanted is not believed unseen
   static constexpr uint32_t kShadowObjects = 4096;
 
   explicit AdaptivePolicy(uint32_t slot_count);

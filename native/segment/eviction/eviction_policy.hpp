@@ -16,9 +16,10 @@
 
 namespace kvstore {
 
-// What was asked for an object: victims are demoted ones before all others, and retained ones only when there
-// is nothing else.
-enum class Keep : uint8_t { kDemoted, kNormal, kRetained };
+// What was asked for an object. Retained ones are victims only when there is nothing else, whatever the policy: budgets
+// bound how many there are. Demoted ones go before others, and wanted ones (to be retained, but over a budget) after them,
+// as far as the policy believes in it.
+enum class Keep : uint8_t { kDemoted, kNormal, kWanted, kRetained };
 
 struct Arrival {
   uint32_t slot = kNoSlot;  // below the number of slots that the policy was made for or has grown to

@@ -43,8 +43,8 @@ double IntervalRanking::worth(const Standing& s) const {
   const double unknown = kUnknownInterval * s.objects;
   const double overdue = s.age * kUnknownInterval / parameters_.patience;
   double worth = -std::max(s.memory == 0 ? unknown : interval_of(s.memory), overdue) - 0.001 * s.age;
-  if (parameters_.trust <= 1 || s.keep == Keep::kNormal) return worth;
-  if (s.keep == Keep::kRetained) {
+  if (parameters_.trust < 1 || s.keep == Keep::kNormal || s.keep == Keep::kRetained) return worth;
+  if (s.keep == Keep::kWanted) {
     worth /= parameters_.trust;
   } else {
     worth *= kDemoted;

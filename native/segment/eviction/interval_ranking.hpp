@@ -16,8 +16,8 @@ class IntervalRanking final : public Ranking {
  public:
   struct Parameters {
     double patience = 6;  // 0: LRU
-    // So many times sooner than others an object is expected that is to be retained; 1: what was asked for is
-    // ignored, demoting too.
+    // So many times sooner than others an object is expected that is wanted. 1: only demoting is heeded; 0: what
+    // was asked for is ignored, demoting too.
     double trust = 4;
   };
 

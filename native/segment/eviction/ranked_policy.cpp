@@ -43,7 +43,7 @@ void RankedPolicy::on_insert(const Arrival& arrival) {
   ++object_count_;
   object.id = arrival.id;
   object.depth = static_cast<uint16_t>(std::min<uint32_t>(arrival.depth, 0xFFFF));
-  object.keep = arrival.keep;
+  object.keep = as_ranked(arrival.keep);
   object.last_use = now_;
   uint8_t memory = ranking_.first_seen();
   if (ranking_.wants_ghosts()) {
@@ -68,6 +68,7 @@ void RankedPolicy::on_use(uint32_t slot) {
 
 void RankedPolicy::on_keep(uint32_t slot, Keep keep) {
   Object& object = ranked(slot);
+  keep = as_ranked(keep);
   if (object.keep == keep) return;
   unlist(object);
   object.keep = keep;
@@ -99,8 +100,8 @@ uint32_t RankedPolicy::coldest() {
   if (victim_ != kNoSlot) return victim_;
   Keep keep = Keep::kNormal;
   victim_ = worst(keep);
-  // What waits in the nursery goes before what is to be retained.
-  if ((victim_ == kNoSlot || keep == Keep::kRetained) && !nursery_.empty()) {
+  // What waits in the nursery goes before what is retained or wanted.
+  if ((victim_ == kNoSlot || keep >= Keep::kWanted) && !nursery_.empty()) {
     empty_nursery();
     victim_ = worst(keep);
   }
@@ -113,7 +114,8 @@ uint32_t RankedPolicy::worst(Keep& keep) const {
   double lowest = std::numeric_limits<double>::infinity();
   for (uint32_t word = 0; word < listed_.size(); ++word) {
     const Keep its_keep = static_cast<Keep>(word * 64 / kMemories);
-    if (victim != kNoSlot && its_keep != keep && !ranking_.weighs_keep()) break;
+    const bool is_weighed = ranking_.weighs_keep() && its_keep != Keep::kRetained;
+    if (victim != kNoSlot && its_keep != keep && !is_weighed) break;
     for (uint64_t bits = listed_[word]; bits != 0; bits &= bits - 1) {
       const uint32_t at = word * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
       const List& list = lists_[at];

@@ -62,12 +62,15 @@ class RankedPolicy : public EvictionPolicy {
     uint32_t size = 0;
   };
   static constexpr uint32_t kMemories = 128;
-  static constexpr uint32_t kRanked = 3 * kMemories;  // lists
+  static constexpr uint32_t kRanked = 4 * kMemories;  // lists
   static constexpr uint32_t kParked = kRanked;        // the one more
 
   // A page is of use whenever a deeper one of its prefix is: it is worth no less, and a prefix has no holes.
   void remember(Object& object, uint8_t memory);
   Object& ranked(uint32_t slot);  // throws std::logic_error when it isn't
+  Keep as_ranked(Keep keep) const {
+    return keep == Keep::kWanted && !ranking_.weighs_keep() ? Keep::kNormal : keep;
+  }
   static uint32_t list_of(const Object& o) {
     return o.place == Place::kParked ? kParked : static_cast<uint32_t>(o.keep) * kMemories + o.memory;
   }

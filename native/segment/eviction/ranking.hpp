@@ -30,7 +30,8 @@ class Ranking {
   virtual uint8_t better(uint8_t a, uint8_t b) const = 0;
   // The lowest goes first. Must not rise with age.
   virtual double worth(const Standing& standing) const = 0;
-  // Whether worth() looks at `keep`. If not, demoted objects go before all others and retained ones last.
+  // Whether worth() looks at `keep`. If not, demoted objects go before all others, and wanted ones are as any other.
+  // Retained ones go last with all rankings.
   virtual bool weighs_keep() const { return false; }
   // Whether what it remembers of evicted objects is of use to it.
   virtual bool wants_ghosts() const { return true; }

@@ -50,14 +50,17 @@ class Store {
     for (const Request& request : requests) {
       const std::vector<bool> there = look_up(request.pages);
       hits.count(there);
+      hint(request, there);
       std::vector<uint32_t> pages, depths;
+      std::vector<uint8_t> keep;
       for (uint32_t i = 0; i < there.size(); ++i) {
         if (there[i]) continue;
         pages.push_back(request.pages[i]);
         depths.push_back(i);
-        if (pages.size() == kBatch) put(pages, depths);
+        keep.push_back(request.keep[i]);
+        if (pages.size() == kBatch) put(pages, depths, keep);
       }
-      if (!pages.empty()) put(pages, depths);
+      if (!pages.empty()) put(pages, depths, keep);
     }
     return hits;
   }
@@ -97,7 +100,18 @@ class Store {
     return there;
   }
 
-  void put(std::vector<uint32_t>& pages, std::vector<uint32_t>& depths) {
+  // What is wanted of those of the pages that are there, as a writer says it.
+  void hint(const Request& request, const std::vector<bool>& there) {
+    for (const auto& [keep, intent] : {std::pair(Keep::kDemoted, wire::Intent::kDemote),
+                                       std::pair(Keep::kRetained, wire::Intent::kRetain)}) {
+      std::vector<uint32_t> pages;
+      for (size_t i = 0; i < there.size(); ++i)
+        if (there[i] && request.keep[i] == static_cast<uint8_t>(keep)) pages.push_back(request.pages[i]);
+      if (!pages.empty()) store_.keep(block(pages), {intent, 0});
+    }
+  }
+
+  void put(std::vector<uint32_t>& pages, std::vector<uint32_t>& depths, std::vector<uint8_t>& keep) {
     const std::vector<uint32_t> lengths(pages.size(), kPageBytes);
     PutRequest request;
     request.block = block(pages);
@@ -111,8 +125,10 @@ class Store {
     store_.reserve_writes(request, 0, count, SegmentStore::Clock::now() + std::chrono::seconds(10), never,
                           writes);
     store_.seal_writes(request, writes);
+    hint({pages, keep}, std::vector<bool>(pages.size(), true));
     pages.clear();
     depths.clear();
+    keep.clear();
   }
 
   SegmentStore store_;

@@ -74,7 +74,7 @@ TEST(a_namespace_retains_no_more_than_its_budget_and_leaves_the_rest_to_others) 
   Rig rig;
   for (uint32_t slot = 0; slot < 6; ++slot) CHECK(rig.keep(slot, kRetain));
   CHECK(!rig.keep(6, kRetain));
-  CHECK(rig.retention.of(6) == Keep::kNormal);
+  CHECK(rig.retention.of(6) == Keep::kWanted);
   for (uint32_t slot = 10; slot < 14; ++slot) CHECK(rig.keep(slot, kRetain, kTwo));
   CHECK(!rig.keep(14, kRetain, kTwo));  // over that of all
   CHECK_EQ(rig.retention.totals().retained_bytes, 1000u);
@@ -118,11 +118,28 @@ TEST(the_last_wish_counts) {
   CHECK(rig.told[3] == Keep::kNormal);
 }
 
-TEST(a_demoted_object_that_can_t_be_retained_for_lack_of_room_is_demoted_no_more) {
+TEST(a_demoted_object_that_can_t_be_retained_for_lack_of_room_is_wanted) {
   Rig rig(50, 50);
   CHECK(rig.keep(3, kDemote));
   CHECK(!rig.keep(3, kRetain));
-  CHECK(rig.told[3] == Keep::kNormal);
+  CHECK(rig.told[3] == Keep::kWanted);
+  CHECK_EQ(rig.retention.totals().demoted_objects, 0u);
+}
+
+TEST(what_is_wanted_is_so_until_it_is_used_or_there_is_room_to_retain_it) {
+  Rig rig(100, 100);
+  CHECK(rig.keep(1, kRetain));
+  CHECK(!rig.keep(2, kRetain));
+  CHECK(!rig.keep(3, kRetain));
+  CHECK(rig.told[2] == Keep::kWanted && rig.told[3] == Keep::kWanted);
+  CHECK_EQ(rig.retention.totals().retained_objects, 1u);
+  rig.retention.used(2, kOne, 1002, 100);
+  CHECK(rig.told[2] == Keep::kNormal);
+  CHECK(rig.keep(1, kNormal));
+  CHECK(rig.keep(3, kRetain));
+  CHECK(rig.told[3] == Keep::kRetained);
+  rig.retention.used(3, kOne, 1003, 100);
+  CHECK(rig.told[3] == Keep::kRetained);
 }
 
 TEST(demotions_of_a_namespace_whose_demoted_pages_come_back_are_ignored_and_counted) {

@@ -58,11 +58,11 @@ static uint32_t hits_with(bool right, double* trusted) {
   uint64_t next = 0;
   for (int i = 0; i < 6000; ++i) {
     const bool comes_back = random() % 2 == 0;
-    cache.access_prefix(next, 0, kPages, comes_back == right ? Keep::kRetained : Keep::kDemoted);
+    cache.access_prefix(next, 0, kPages, comes_back == right ? Keep::kWanted : Keep::kDemoted);
     if (comes_back) waiting.push_back(next);
     ++next;
     if (waiting.size() > 20) {  // for the last time
-      hits += cache.access_prefix(waiting.front(), 0, kPages, right ? Keep::kDemoted : Keep::kRetained);
+      hits += cache.access_prefix(waiting.front(), 0, kPages, right ? Keep::kDemoted : Keep::kWanted);
       waiting.erase(waiting.begin());
     }
   }
@@ -75,7 +75,7 @@ TEST(hints_are_trusted_while_they_are_right_and_ignored_when_they_are_wrong) {
   const uint32_t right = hits_with(true, &trusted);
   CHECK(trusted > 1);
   const uint32_t wrong = hits_with(false, &trusted);
-  CHECK_EQ(trusted, 1.0);
+  CHECK(trusted <= 1);
   CHECK(right > wrong);
 }
 

@@ -48,6 +48,31 @@ TEST(demoted_objects_go_first_and_retained_ones_last) {
   }
 }
 
+TEST(what_is_retained_outlives_what_was_used_however_often_and_what_is_wanted) {
+  for (const std::string& name : kAll) {
+    constexpr uint32_t kRoom = 100;
+    const auto policy = make_eviction_policy(name, kRoom);
+    PlayedCache cache(*policy, kRoom);
+    for (uint64_t object = 0; object < 10; ++object) cache.access(object, 0, Keep::kRetained);
+    for (uint64_t object = 1000; object < 5000; ++object) {
+      cache.access(object, 0, object % 2 == 0 ? Keep::kWanted : Keep::kNormal);
+      cache.access(100 + object % 40);
+    }
+    for (uint64_t object = 0; object < 10; ++object) CHECK(cache.access(object, 0, Keep::kRetained));
+  }
+}
+
+TEST(what_is_wanted_goes_later_where_the_policy_weighs_it_and_is_as_any_other_where_it_does_not) {
+  for (const std::string& name : kAll) {
+    const auto policy = make_eviction_policy(name, 6);
+    for (uint32_t slot = 0; slot < 6; ++slot)
+      policy->on_insert({slot, slot, 1, 0, slot < 3 ? Keep::kWanted : Keep::kNormal});
+    const bool is_weighed = name == "interval";  // adaptive believes it only once it has paid
+    const uint32_t first = drained(*policy).front();
+    CHECK_EQ(first, is_weighed ? 3u : 0u);
+  }
+}
+
 TEST(of_one_prefix_the_deepest_page_goes_first_however_its_batches_came) {
   for (const std::string& name : kAll) {
     for (const bool head_first : {true, false}) {
