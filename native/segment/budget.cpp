@@ -9,17 +9,17 @@ constexpr auto kLookAgain = std::chrono::milliseconds(50);  // of a waiter, at i
 
 }  // namespace
 
-bool Budget::add_within_limit(uint64_t amount) noexcept {
+bool Budget::add_within(uint64_t most, uint64_t amount) noexcept {
   uint64_t used = used_.load(std::memory_order_relaxed);
   do {
-    const uint64_t most = limit();
     if (used > most || amount > most - used) return false;
   } while (!used_.compare_exchange_weak(used, used + amount));
   return true;
 }
 
-bool Budget::take(uint64_t amount) noexcept {
-  return amount < lowest_rank_.load(std::memory_order_relaxed) && add_within_limit(amount);
+bool Budget::take(uint64_t amount, uint64_t has) noexcept {
+  if (is_small(amount, has)) return add_within(limit(), amount);
+  return amount < lowest_rank_.load(std::memory_order_relaxed) && add_within(largest(), amount);
 }
 
 void Budget::give_back(uint64_t amount) noexcept {
@@ -34,15 +34,16 @@ void Budget::give_back(uint64_t amount) noexcept {
 }
 
 bool Budget::take_in_turn(uint64_t amount, uint64_t rank, Clock::time_point deadline,
-                          const std::atomic<bool>& cancelled) {
+                          const std::atomic<bool>& cancelled, uint64_t has) {
+  const uint64_t most = is_small(amount, has) ? limit() : largest();
   waiting_.fetch_add(1);
   bool taken = false;
   {
     const MutexLock lock(mutex_);
     const auto own = ranks_.insert(rank);
     lowest_rank_.store(*ranks_.begin(), std::memory_order_relaxed);
-    while (!taken && !cancelled.load() && Clock::now() < deadline && amount <= limit()) {
-      taken = rank <= *ranks_.begin() && add_within_limit(amount);
+    while (!taken && !cancelled.load() && Clock::now() < deadline && amount <= most) {
+      taken = rank <= *ranks_.begin() && add_within(most, amount);
       if (!taken) room_.wait_until(mutex_, std::min(deadline, Clock::now() + kLookAgain));
     }
     ranks_.erase(own);
@@ -59,7 +60,7 @@ bool BudgetShare::fits_session(uint64_t amount) const noexcept {
 }
 
 bool BudgetShare::try_take(uint64_t amount) noexcept {
-  if (!fits_session(amount) || !budget_.take(amount)) return false;
+  if (!fits_session(amount) || !budget_.take(amount, taken_)) return false;
   taken_ += amount;
   return true;
 }
@@ -73,7 +74,7 @@ bool BudgetShare::take(uint64_t amount) noexcept {
 bool BudgetShare::take(uint64_t amount, Budget::Clock::time_point deadline,
                        const std::atomic<bool>& cancelled) {
   if (try_take(amount)) return true;
-  if (fits_session(amount) && budget_.take_in_turn(amount, amount, deadline, cancelled)) {
+  if (fits_session(amount) && budget_.take_in_turn(amount, amount, deadline, cancelled, taken_)) {
     taken_ += amount;
     return true;
   }

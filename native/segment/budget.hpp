@@ -2,7 +2,8 @@
 //
 // What is over the cap is refused and counted; nobody is ever given less than a session's first amount because
 // of the session's limit, so that one object may be as large as the cap in all allows. Where it is worth
-// waiting, those that hold something and make no progress are asked to make room: is_contended() tells them.
+// waiting, those that hold something and make no progress are asked to make room: is_contended() tells them. A part
+// of it can be kept for those who have little, so that they need not wait for those who have much.
 #pragma once
 
 #include <atomic>
@@ -32,6 +33,15 @@ class Budget {
     limit_.store(limit, std::memory_order_relaxed);
     session_limit_.store(session_limit, std::memory_order_relaxed);
   }
+  // Of the limit, the last `bytes` are only for who has no more than `small` with what it takes. Before anybody
+  // takes anything.
+  void keep_for_small(uint64_t bytes, uint64_t small) {
+    kept_ = bytes;
+    small_ = small;
+  }
+  uint64_t small() const { return small_; }
+  // The most that one may take at once.
+  uint64_t largest() const { return limit() - kept_; }
   uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
   uint64_t session_limit() const { return session_limit_.load(std::memory_order_relaxed); }
   uint64_t used() const { return used_.load(std::memory_order_relaxed); }
@@ -39,8 +49,8 @@ class Budget {
     return {name_, used(), limit(), session_limit(), refused_.load(std::memory_order_relaxed)};
   }
 
-  // False: over the limit, or others wait that go first. Counts nothing.
-  bool take(uint64_t amount) noexcept;
+  // False: over the limit, or others wait that go first. Counts nothing. `has`: what the same one has already.
+  bool take(uint64_t amount, uint64_t has = UINT64_MAX) noexcept;
   // Whatever the limit is: what nobody is refused, and what is counted elsewhere.
   void take_anyway(uint64_t amount) noexcept { used_.fetch_add(amount, std::memory_order_relaxed); }
   void give_back(uint64_t amount) noexcept;
@@ -50,7 +60,7 @@ class Budget {
   // budget is contended, and nobody takes as much as `rank` or more who has not waited: those who want little go
   // first, so that what is given back does not go to those who want everything.
   bool take_in_turn(uint64_t amount, uint64_t rank, Clock::time_point deadline,
-                    const std::atomic<bool>& cancelled);
+                    const std::atomic<bool>& cancelled, uint64_t has = UINT64_MAX);
   // Somebody waits for what others hold.
   bool is_contended() const { return waiting() > 0; }
   uint32_t waiting() const { return waiting_.load(std::memory_order_relaxed); }
@@ -59,7 +69,12 @@ class Budget {
   const char* const name_;
   std::atomic<uint64_t> limit_, session_limit_;
   std::atomic<uint64_t> used_{0}, refused_{0};
-  bool add_within_limit(uint64_t amount) noexcept;
+  bool is_small(uint64_t amount, uint64_t has) const noexcept {
+    return has <= small_ && amount <= small_ - has;
+  }
+  bool add_within(uint64_t most, uint64_t amount) noexcept;
+
+  uint64_t kept_ = 0, small_ = 0;
 
   std::atomic<uint32_t> waiting_{0};
   std::atomic<uint64_t> lowest_rank_{UINT64_MAX};  // of those who wait

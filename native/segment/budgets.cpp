@@ -9,6 +9,12 @@ namespace {
 
 // A quarter of a pool this small would be less than some single put.
 constexpr uint64_t kSmallPoolBytes = 64ull << 20;
+// A quarter of a budget is for those who have little of it; where that would be next to nothing there is no such part.
+constexpr uint64_t kPartedBytesMin = 32ull << 20;
+constexpr uint64_t kKeptShare = 4;
+constexpr uint64_t kSmallHolders = 8;  // that the part has room for, at least
+constexpr uint64_t kSmallBytesMax = 16ull << 20;
+constexpr uint64_t kSmallBodyBytes = 256ull << 10;
 constexpr uint64_t kRegisteredBytesMin = 64ull << 30;
 constexpr uint64_t kRegisteredPools = 8;
 
@@ -24,6 +30,12 @@ uint64_t share_of(uint64_t limit, double share) {
 void raise_to_small_pool(Budget& budget) {
   const uint64_t least = std::min(budget.limit(), kSmallPoolBytes);
   budget.set_limits(budget.limit(), std::max(budget.session_limit(), least));
+}
+
+void keep_for_small(Budget& budget, uint64_t small_max) {
+  if (budget.limit() < kPartedBytesMin) return;
+  const uint64_t kept = budget.limit() / kKeptShare;
+  budget.keep_for_small(kept, std::min(kept / kSmallHolders, small_max));
 }
 
 uint64_t registered_limit(const BudgetLimits& limits, uint64_t capacity_bytes) {
@@ -47,6 +59,9 @@ Budgets::Budgets(const BudgetLimits& limits, uint64_t capacity_bytes, uint64_t p
   // A small pool is one client's, mostly.
   if (limits.writing_bytes_max == 0) raise_to_small_pool(writing_bytes);
   if (limits.held_bytes_max == 0) raise_to_small_pool(held_bytes);
+  keep_for_small(writing_bytes, kSmallBytesMax);
+  keep_for_small(held_bytes, kSmallBytesMax);
+  keep_for_small(body_bytes, kSmallBodyBytes);
 }
 
 std::array<Budget::Usage, Budgets::kCount> Budgets::usage() const {

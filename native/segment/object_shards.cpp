@@ -36,7 +36,8 @@ uint32_t ObjectShards::find_in(const Shard& shard, uint32_t hash, const Fingerpr
   return slot != kNoSlot && slots_.header(slot).has_key(key) ? slot : kNoSlot;
 }
 
-HeldObject ObjectShards::hold(const Fingerprint& fp, const Key& key, uint32_t expected_length, bool anyway) {
+HeldObject ObjectShards::hold(const Fingerprint& fp, const Key& key, uint32_t expected_length, bool anyway,
+                              uint64_t has_bytes) {
   const Place at = place(fp);
   Shard& shard = *shards_[at.shard];
   HeldObject held;
@@ -51,7 +52,7 @@ HeldObject ObjectShards::hold(const Fingerprint& fp, const Key& key, uint32_t ex
     const uint64_t bytes = ExtentAllocator::rounded(record.stored_bytes());
     if (anyway)
       held_bytes_->take_anyway(bytes);
-    else if (!held_bytes_->take(bytes))
+    else if (!held_bytes_->take(bytes, has_bytes))
       held.refused = true;
     if (held.refused) return held;
   }

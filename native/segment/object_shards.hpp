@@ -47,8 +47,10 @@ class ObjectShards {
   void prefetch(const Fingerprint& fp) const;
   // Holds the sealed object of exactly this key; its bytes stay until unhold. An `expected_length` that is neither 0
   // nor the object's holds nothing.
-  // Beyond the budget of what readers hold only what is held already is held; or, `anyway`, everything.
-  HeldObject hold(const Fingerprint& fp, const Key& key, uint32_t expected_length, bool anyway = false);
+  // Beyond the budget of what readers hold only what is held already is held; or, `anyway`, everything. `has_bytes`:
+  // what the same reader holds already.
+  HeldObject hold(const Fingerprint& fp, const Key& key, uint32_t expected_length, bool anyway = false,
+                  uint64_t has_bytes = 0);
   enum class Left : uint8_t { kHeldByOthers, kIdle, kRemoved };
   // kRemoved: the last reader of an object that was removed has left, and its memory is to be freed under the main
   // mutex, by the caller. Misuse is counted and answered with kHeldByOthers.

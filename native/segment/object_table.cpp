@@ -49,6 +49,7 @@ ObjectTable::ObjectTable(uint8_t* base, const Options& options)
       extents_(options.capacity_bytes),
       addresses_(options.capacity_bytes, chunks_max_of(options.capacity_bytes)),
       namespaces_(chunks_max_of(options.capacity_bytes)),
+      batches_(options.batch_bytes_max, options.batches_bytes_max),
       policy_(make_eviction_policy(options.eviction_policy, slots_end())),
       retention_(
           options.retention, [this](uint32_t slot, Keep keep) { set_keep(slot, keep); },
@@ -56,6 +57,12 @@ ObjectTable::ObjectTable(uint8_t* base, const Options& options)
   track_chunk(0);
   if (!options.kept)
     for (uint32_t place = slots_.places(0); --place > 0;) give_slot(slot_at(0, place));
+}
+
+void ObjectTable::set_batch(uint32_t slot, uint32_t batch) noexcept {
+  ObjectRecord& record = records_[slot];
+  if (record.batch == batch || batch == 0) return;
+  if (batches_.keep(batch, ExtentAllocator::rounded(record.stored_bytes()))) record.batch = batch;
 }
 
 ObjectTable::Reserved ObjectTable::reserve(const Key& key, uint32_t length, uint32_t depth,

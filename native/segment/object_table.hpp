@@ -41,6 +41,8 @@ class ObjectTable {
     uint64_t pinned_bytes_max = 0;
     RetentionLimits retention;
     uint64_t owner_pinned_bytes_max = UINT64_MAX;  // of them, for one owner
+    // What open batches of puts keep from eviction, each and all together.
+    uint64_t batch_bytes_max = UINT64_MAX, batches_bytes_max = UINT64_MAX;
     Budget* held_bytes = nullptr;  // what readers may hold; outlives the table; null: anything
     // The pool is one that another process has left: see "taking over" below. Otherwise it is zeroed.
     bool kept = false;
@@ -78,7 +80,8 @@ class ObjectTable {
   // long enough, or a slot where no extent is long enough for a chunk of them.
   Reserved reserve(const Key& key, uint32_t length, uint32_t depth, std::string_view text);
   // What the batch has brought or found here stays as long as the batch is open.
-  void set_batch(uint32_t slot, uint32_t batch) { records_[slot].batch = batch; }
+  // The batch keeps it from eviction, where it may keep that much more.
+  void set_batch(uint32_t slot, uint32_t batch) noexcept;
   uint32_t batch(uint32_t slot) const { return records_[slot].batch; }
   // Makes the object findable; `seq` is the journal number that its ADD is going to have. The fingerprint must have no
   // occupant. Nothing: it can't be had (its header is damaged, or memory is short), and the slot is given up.
@@ -219,7 +222,7 @@ class ObjectTable {
   bool is_as_written(uint32_t slot) const;  // what the table keeps of a header is what the header says
   bool keeps_rule(bool kept) noexcept;      // counts it when not
   // May go for the sake of others: in no open batch. Idle ones only.
-  bool is_spared(uint32_t slot) const { return batches_.is_open(records_[slot].batch); }
+  bool is_spared(uint32_t slot) const { return batches_.keeps(records_[slot].batch); }
   // Its REMOVE, which is told before the object goes.
   JournalEntry tell_removal(uint32_t slot) noexcept;
   JournalEntry take_out(uint32_t slot, bool idle, uint64_t seq) noexcept;

@@ -66,6 +66,8 @@ ObjectTable::Options table_options(const SegmentStoreOptions& o, const PoolLayou
   options.pinned_bytes_max = budgets.pinned_bytes.limit();
   options.owner_pinned_bytes_max = budgets.pinned_bytes.session_limit();
   options.held_bytes = &budgets.held_bytes;
+  options.batch_bytes_max = budgets.writing_bytes.session_limit();
+  options.batches_bytes_max = budgets.writing_bytes.limit();
   options.retention = {share_of(o, o.retained_fraction_max), share_of(o, o.retained_namespace_fraction_max)};
   options.kept = pool.warm();
   if (pool.ring() != nullptr)

@@ -116,9 +116,10 @@ class SegmentStore {
   // `owner`: whose share of the pin budget it is. What is over it is there, but with no promise.
   Statuses pin(const KeyBlock& block, uint32_t pin_ms, uint32_t owner = PinBudget::kNoOwner);
   // `expected_lengths`: u32 an entry (0: any), or null. Counts as a use; release_reads must follow. UNAVAILABLE: what
-  // readers hold is as much as the budget allows. `anyway`: the caller has taken that much of the budget himself.
+  // readers hold is as much as the budget allows. `has_bytes`: what the reader holds already, which is told to the
+  // budget. `anyway`: the caller has taken that much of the budget himself.
   std::vector<ReadEntry> acquire_reads(const KeyBlock& block, const uint8_t* expected_lengths,
-                                       bool anyway = false);
+                                       uint64_t has_bytes = 0, bool anyway = false);
   void release_reads(const std::vector<ReadEntry>& reads) noexcept;
 
   // Gives each entry of [first, first + count) a slot to write, or the status that it needs none. Evicts for it, but

@@ -68,7 +68,7 @@ SegmentStore::Statuses SegmentStore::pin(const KeyBlock& block, uint32_t pin_ms,
 }
 
 std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const uint8_t* expected_lengths,
-                                                   bool anyway) {
+                                                   uint64_t has_bytes, bool anyway) {
   const std::vector<Fingerprint> fps = block.fingerprints();
   const uint32_t n = block.entry_count();
   std::vector<ReadEntry> reads(n);
@@ -80,7 +80,7 @@ std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const 
     if (i >= kPrefetchAhead) shards_.prefetch(fps[i - kPrefetchAhead]);
     ReadEntry& read = reads[i];
     const uint32_t expected = expected_lengths == nullptr ? 0 : wire::u32_at(expected_lengths, i);
-    const HeldObject held = shards_.hold(fps[i], block.key(i), expected, anyway);
+    const HeldObject held = shards_.hold(fps[i], block.key(i), expected, anyway, has_bytes + bytes);
     if (!held.found) continue;
     read.length = held.length;
     if (held.slot == kNoSlot) {

@@ -156,7 +156,7 @@ class SegmentSettings(ServerSettings):
     writing_max: str = setting(
         "auto",
         "Most memory of the pool that puts under way may have reserved, as 4GiB; 'auto': a quarter of the pool, 64 MiB at "
-        "least. No object can be larger than this.",
+        "least. No object can be larger than three quarters of this.",
         group="Limits",
         kind="size|auto",
     )

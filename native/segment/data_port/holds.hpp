@@ -27,6 +27,7 @@ class SessionHolds {
   void add(uint32_t locate_id, std::vector<ReadEntry>& reads, Clock::time_point deadline);
   void drop(uint32_t locate_id);
   void expire(Clock::time_point now);
+  uint64_t bytes() const { return bytes_held_; }
   // When expire() may have something to do again; time_point::max() when nothing is held.
   Clock::time_point next_deadline() const;
 

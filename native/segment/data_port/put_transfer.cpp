@@ -12,9 +12,8 @@ using wire::Status;
 using wire::WireError;
 
 constexpr uint32_t kWindowEntries = 1024;
-// How much is reserved ahead of the bytes: from a peer that has sent hardly anything, from one that sends, and of
-// bytes that are there already.
-constexpr uint64_t kFirstWindowBytes = 1ull << 20;
+// How much is reserved ahead of the bytes: as much as has come, but between these; and of bytes that are there already.
+constexpr uint64_t kFirstWindowBytes = 256ull << 10;
 constexpr uint64_t kWindowBytes = 4ull << 20;
 constexpr uint64_t kPullWindowBytes = 64ull << 20;
 constexpr size_t kReceiveBytes = 256u << 10;  // of one recvmsg: hashed while it is still in the cache
@@ -109,9 +108,9 @@ uint32_t PutTransfer::reserve_window(uint32_t first, uint64_t bytes) {
   }
   const uint32_t n = put_.entry_count();
   uint32_t end = first + 1;
-  for (uint64_t taken = put_.length(first); end < n && end - first < kWindowEntries && taken < bytes; ++end) {
-    if (!share_.try_take(budgeted_bytes(end))) break;
+  for (uint64_t taken = put_.length(first); end < n && end - first < kWindowEntries; ++end) {
     taken += put_.length(end);
+    if (taken > bytes || !share_.try_take(budgeted_bytes(end))) break;
   }
   waiting([&](auto deadline) {
     store_.reserve_writes(put_, first, end - first, deadline, cancelled_, writes_, &batch_);
@@ -127,9 +126,10 @@ void PutTransfer::receive(ServerSocket& socket, std::chrono::milliseconds stall)
   constexpr auto deadline =
       ServerSocket::Clock::time_point::max();  // it lasts for as long as it makes progress
   for (uint32_t first = 0; first < n;) {
-    if (put_.total_bytes > 0) socket.await_bytes();
+    if (put_.total_bytes > 0)
+      socket.await_bytes(put_.length(first) > kFirstWindowBytes ? ServerSocket::kBufferBytes : 1);
     const auto reserving = ServerSocket::Clock::now();
-    const uint32_t end = reserve_window(first, first == 0 ? kFirstWindowBytes : kWindowBytes);
+    const uint32_t end = reserve_window(first, std::clamp(transfer.bytes(), kFirstWindowBytes, kWindowBytes));
     transfer.forgive(ServerSocket::Clock::now() - reserving);
     receive_window(socket, first, end, deadline);
     first = end;

@@ -20,6 +20,8 @@ namespace {
 constexpr auto kTimeToGreet = std::chrono::milliseconds(100);
 constexpr size_t kEndingMax = 256;  // that were told to go and are not gone yet
 constexpr int kCrowdedPauseMs = 5;  // until it is looked again whether there is room
+constexpr int kAcceptedMax = 64;    // of a listener, before others have their turn
+constexpr int kStrangersMs = 100;   // how often it is looked whose time to greet is over
 constexpr int kAcceptPauseMs = 50;  // when descriptors or threads run out: others end meanwhile
 
 const DataServerOptions& validated(const DataServerOptions& options) {
@@ -43,7 +45,8 @@ DataServer::DataServer(std::shared_ptr<SegmentStore> store, const DataServerOpti
                std::chrono::milliseconds(options.idle_timeout_ms),
                options.connections_max,
                {},
-               std::chrono::milliseconds(options.stall_timeout_ms)} {
+               std::chrono::milliseconds(options.stall_timeout_ms)},
+      strangers_(store_->budgets().ungreeted) {
   Budgets& budgets = store_->budgets();
   budgets.connections.set_limits(options_.connections_max, 1);
   budgets.ungreeted.set_limits(options_.ungreeted_max * (options_.unix_path.empty() ? 1 : 2), 1);
@@ -112,6 +115,7 @@ void DataServer::stop() {
   context_.stopping.store(true);
   wake_acceptor();
   if (acceptor_.joinable()) acceptor_.join();  // from here on no connection is added
+  strangers_.clear();
   tcp_.clear();
   unix_.reset();
   std::list<std::unique_ptr<Connection>> connections;
@@ -141,30 +145,36 @@ std::map<std::string, uint64_t> DataServer::stats() {
     for (const CounterSpec& declared : type.stats) out[declared.name] = 0;
   for (const auto& extension : extensions_)
     for (const auto& [name, value] : extension->stats()) out[name] = value;
-  const MutexLock lock(mutex_);
-  out["ungreeted_connections"] =
-      static_cast<uint64_t>(std::count_if(connections_.begin(), connections_.end(), [](const auto& c2) {
-        return !c2->ended && !c2->session.is_greeted();
-      }));
+  out["ungreeted_connections"] = store_->budgets().ungreeted.used();
   return out;
 }
 
 void DataServer::accept_loop() noexcept {
+  const size_t listeners = polled_.size();  // and the wake-up
   while (!context_.stopping.load()) {
     const bool unix_room = has_room(true), tcp_room = has_room(false);
     polled_[1].fd = unix_ && unix_room ? unix_->fd() : -1;
     for (size_t i = 0; i < tcp_.size(); ++i) polled_[i + 2].fd = tcp_room ? tcp_[i].fd() : -1;
-    if (::poll(polled_.data(), polled_.size(), unix_room && tcp_room ? -1 : kCrowdedPauseMs) < 0) continue;
     try {
+      polled_.resize(listeners);
+      strangers_.poll_for(polled_);
+      const int quiet_ms = polled_.size() > listeners ? kStrangersMs : -1;
+      if (::poll(polled_.data(), polled_.size(), unix_room && tcp_room ? quiet_ms : kCrowdedPauseMs) < 0)
+        continue;
       if (polled_[0].revents != 0) {
         uint64_t count;
         [[maybe_unused]] const ssize_t n = ::read(wake_fd_, &count, sizeof(count));
       }
       reap_ended();
       if (context_.stopping.load()) return;
+      for (Stranger& speaking : strangers_.sort_out(polled_.data() + listeners))
+        start_session(speaking.take_fd(), speaking.is_unix, speaking.since);
+      for (size_t late = strangers_.close_before(SegmentStore::Clock::now() - ServerSession::kHelloTimeout);
+           late > 0; --late)
+        count_ungreeted_dropped(context_);
       if (polled_[1].revents != 0) accept_from(*unix_);
       for (size_t i = 0; i < tcp_.size(); ++i)
-        if (polled_[i + 2].revents != 0 && has_room(false)) accept_from(tcp_[i]);
+        if (polled_[i + 2].revents != 0) accept_from(tcp_[i]);
       {
         const MutexLock lock(mutex_);
         if (new_unix_ != nullptr) unix_ = std::move(new_unix_);
@@ -177,6 +187,11 @@ void DataServer::accept_loop() noexcept {
 }
 
 void DataServer::accept_from(const ServerListener& listener) {
+  for (int accepted = 0; accepted < kAcceptedMax && make_room(listener.is_unix()); ++accepted)
+    if (!accept_one(listener)) return;
+}
+
+bool DataServer::accept_one(const ServerListener& listener) {
   const int fd = listener.accept();
   if (fd < 0) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -185,14 +200,16 @@ void DataServer::accept_from(const ServerListener& listener) {
       pollfd wake{wake_fd_, POLLIN, 0};
       ::poll(&wake, 1, kAcceptPauseMs);
     }
-    return;  // else the peer has given up already
+    return false;  // else nobody is there any more
   }
   if (listener.is_unix() && !is_own_or_root_peer(fd)) {
     context_.counters.refused_connections.fetch_add(1, std::memory_order_relaxed);
     ::close(fd);
-    return;
+    return true;
   }
-  start_session(fd, listener.is_unix());
+  context_.counters.connections_total.fetch_add(1, std::memory_order_relaxed);
+  strangers_.add(fd, listener.is_unix());
+  return true;
 }
 
 DataServer::Room DataServer::room(bool is_unix) {
@@ -205,8 +222,9 @@ DataServer::Room DataServer::room(bool is_unix) {
       ungreeted.push_back(connection.get());
     }
   }
-  if (ungreeted.size() < options_.ungreeted_max) return {true, {}};
-  if (ending >= kEndingMax || SegmentStore::Clock::now() - ungreeted.front()->since < kTimeToGreet)
+  if (ungreeted.size() + strangers_.count(is_unix) < options_.ungreeted_max) return {true, {}};
+  if (ungreeted.empty() || ending >= kEndingMax ||
+      SegmentStore::Clock::now() - ungreeted.front()->since < kTimeToGreet)
     return {false, {}};
   return {true, std::move(ungreeted)};
 }
@@ -224,20 +242,28 @@ DataServer::Connection* DataServer::idlest(const std::vector<Connection*>& ungre
 }
 
 bool DataServer::has_room(bool is_unix) {
+  if (strangers_.has_older(is_unix, SegmentStore::Clock::now() - kTimeToGreet)) return true;
   const MutexLock lock(mutex_);
   return room(is_unix).is_there;
 }
 
-void DataServer::start_session(int fd, bool is_unix) {
+bool DataServer::make_room(bool is_unix) {
   const MutexLock lock(mutex_);
-  if (const std::vector<Connection*> crowd = room(is_unix).crowd; !crowd.empty()) {
-    Connection* const leaves = idlest(crowd);
-    count_ungreeted_dropped(context_);
+  const Room there = room(is_unix);
+  if (there.is_there && there.crowd.empty()) return true;
+  if (!strangers_.close_oldest(is_unix, SegmentStore::Clock::now() - kTimeToGreet)) {
+    if (!there.is_there) return false;
+    Connection* const leaves = idlest(there.crowd);
     leaves->dropped = true;
     leaves->session.shutdown();
   }
-  context_.counters.connections_total.fetch_add(1, std::memory_order_relaxed);
-  connections_.push_back(std::make_unique<Connection>(context_, fd, is_unix));
+  count_ungreeted_dropped(context_);
+  return true;
+}
+
+void DataServer::start_session(int fd, bool is_unix, SegmentStore::Clock::time_point since) {
+  const MutexLock lock(mutex_);
+  connections_.push_back(std::make_unique<Connection>(context_, fd, is_unix, since));
   Connection& connection = *connections_.back();
   try {
     connection.thread = std::thread([this, &connection] {

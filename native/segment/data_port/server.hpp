@@ -1,5 +1,5 @@
 // Serves the data port of a segment store on TCP and, for peers on the same host, a unix socket: one
-// acceptor, one thread a connection. Public methods are thread-safe; no exception leaves a thread.
+// acceptor, one thread a connection that has begun to speak. Public methods are thread-safe; no exception leaves a thread.
 #pragma once
 
 #include <poll.h>
@@ -17,6 +17,7 @@
 #include "base/process_owner.hpp"
 #include "segment/data_port/listener.hpp"
 #include "segment/data_port/session.hpp"
+#include "segment/data_port/strangers.hpp"
 #include "segment/segment_store.hpp"
 
 namespace kvstore {
@@ -28,7 +29,8 @@ struct DataServerOptions {
   // Peers need one of them; none: an empty one.
   std::vector<std::string> tokens;
   uint32_t connections_max = 1024;
-  // Connections of a listener that have not said HELLO yet. The oldest makes room for a newcomer.
+  // Connections of a listener that have not said HELLO yet. The oldest makes room for a newcomer; one that says nothing
+  // does so first.
   uint32_t ungreeted_max = 256;
   uint32_t idle_timeout_ms = 600000;
   // A connection for whose transfer slots are held is ended when no byte has passed for so long.
@@ -61,18 +63,24 @@ class DataServer {
  private:
   const ProcessOwner owner_;
   struct Connection {
-    Connection(SessionContext& context, int fd, bool is_unix) : session(context, fd, is_unix) {}
+    Connection(SessionContext& context, int fd, bool is_unix, SegmentStore::Clock::time_point accepted)
+        : session(context, fd, is_unix, accepted), since(accepted) {}
     ServerSession session;
     std::thread thread;
-    const SegmentStore::Clock::time_point since = SegmentStore::Clock::now();
+    const SegmentStore::Clock::time_point since;
     bool ended = false;    // guarded by mutex_
     bool dropped = false;  // guarded by mutex_; told to end for a newer one
   };
 
   void open_extensions();
   void accept_loop() noexcept;
-  void accept_from(const ServerListener& listener);
-  void start_session(int fd, bool is_unix) EXCLUDES(mutex_);
+  // As many as are there, up to a bound.
+  void accept_from(const ServerListener& listener) EXCLUDES(mutex_);
+  // False: nobody is there, or none can be had.
+  bool accept_one(const ServerListener& listener) EXCLUDES(mutex_);
+  // Somebody who is told to go makes room where there is none. False: nobody can be told to yet.
+  bool make_room(bool is_unix) EXCLUDES(mutex_);
+  void start_session(int fd, bool is_unix, SegmentStore::Clock::time_point since) EXCLUDES(mutex_);
   struct Room {
     bool is_there;
     std::vector<Connection*> crowd;  // one of whom has to leave for it, the oldest first; none: nobody has to
@@ -92,10 +100,11 @@ class DataServer {
   std::vector<std::unique_ptr<DataPortExtension>> extensions_;
   std::vector<std::string> names_;
   SessionContext context_;
-  // These three are touched by the acceptor alone while it runs.
+  // These four are touched by the acceptor alone while it runs.
+  Strangers strangers_;
   std::vector<ServerListener> tcp_;       // one for each address of the host
   std::unique_ptr<ServerListener> unix_;  // null: none
-  std::vector<pollfd> polled_;            // the wake-up, unix, then TCP
+  std::vector<pollfd> polled_;            // the wake-up, unix, TCP, then strangers
   uint16_t tcp_port_ = 0;
   int wake_fd_;
   Mutex stop_mutex_;  // one stop at a time

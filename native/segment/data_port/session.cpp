@@ -12,7 +12,6 @@ using wire::Op;
 using wire::Status;
 using wire::WireError;
 
-constexpr auto kHelloTimeout = std::chrono::seconds(5);
 constexpr size_t kBodyKeptBytes =
     64u << 10;  // a larger body buffer grows with what arrives, and is not kept between requests
 constexpr uint32_t kTimeoutMsMax = 60000;
@@ -91,11 +90,12 @@ const OpTable::Handler& OpTable::at(uint8_t op) const {
   return handlers_[op];
 }
 
-ServerSession::ServerSession(SessionContext& context, int fd, bool is_unix)
+ServerSession::ServerSession(SessionContext& context, int fd, bool is_unix, Clock::time_point since)
     : context_(context),
       store_(context.store),
       socket_(fd, is_unix),
       id_(1 + context.sessions.fetch_add(1, std::memory_order_relaxed) % (UINT32_MAX - 1)),
+      since_(since),
       ungreeted_(store_.budgets().ungreeted),
       connected_(store_.budgets().connections),
       holds_(context.store),
@@ -170,7 +170,7 @@ bool ServerSession::decode_request_header(const uint8_t* header) {
 }
 
 bool ServerSession::hello() {
-  const auto deadline = Clock::now() + kHelloTimeout;
+  const auto deadline = since_ + kHelloTimeout;
   const auto read = [&](void* to, size_t size) {
     try {
       socket_.read_in_time(to, size, deadline);
@@ -296,7 +296,7 @@ void ServerSession::on_pin(wire::Reader& body) {
 void ServerSession::on_locate(wire::Reader& body) {
   const uint32_t hold_ms = std::min(body.u32("hold_ms"), kTimeoutMsMax);
   body.u32("reserved");
-  HeldReads reads{store_, store_.acquire_reads(read_key_block(body), nullptr)};
+  HeldReads reads{store_, store_.acquire_reads(read_key_block(body), nullptr, holds_.bytes())};
   wire::Writer reply = reply_body(Status::kOk, {}, 8 + reads.entries.size() * 32);
   reply.u32(static_cast<uint32_t>(reads.entries.size())).u32(0);
   for (const ReadEntry& read : reads.entries)
@@ -349,7 +349,8 @@ std::vector<ReadEntry> ServerSession::acquire_or_wait(const KeyBlock& block,
     uint64_t wanted_bytes = 0, largest_bytes = 0;
     bool refused = false;
     {
-      HeldReads reads{store_, store_.acquire_reads(block, expected_lengths, turn.bytes > 0)};
+      HeldReads reads{store_,
+                      store_.acquire_reads(block, expected_lengths, holds_.bytes(), turn.bytes > 0)};
       turn.end();
       for (const ReadEntry& read : reads.entries) {
         refused |= read.status == Status::kUnavailable;
@@ -358,8 +359,8 @@ std::vector<ReadEntry> ServerSession::acquire_or_wait(const KeyBlock& block,
         largest_bytes = std::max(largest_bytes, ExtentAllocator::rounded(read.length));
       }
       // Waiting keeps hold of nothing. What is more than will ever be allowed is not waited for.
-      if (!refused || wanted_bytes > budget.limit() || Clock::now() >= deadline || context_.stopping.load() ||
-          socket_.peer_has_closed())
+      if (!refused || wanted_bytes > budget.largest() || Clock::now() >= deadline ||
+          context_.stopping.load() || socket_.peer_has_closed())
         return std::move(reads.entries);
     }
     // Kept until the objects are counted: one that waits on, for as large ones, would keep us from them otherwise.

@@ -69,8 +69,11 @@ inline void count_ungreeted_dropped(SessionContext& context) {
 
 class ServerSession final : public ExtensionSession {
  public:
-  // Owns `fd`.
-  ServerSession(SessionContext& context, int fd, bool is_unix);
+  static constexpr auto kHelloTimeout = std::chrono::seconds(5);
+
+  // Owns `fd`. `since`: when it was accepted.
+  ServerSession(SessionContext& context, int fd, bool is_unix,
+                SegmentStore::Clock::time_point since = SegmentStore::Clock::now());
 
   void run() noexcept;
   void shutdown() { socket_.shutdown(); }
@@ -129,6 +132,7 @@ class ServerSession final : public ExtensionSession {
   SegmentStore& store_;
   ServerSocket socket_;
   const uint32_t id_;
+  const Clock::time_point since_;
   BudgetShare ungreeted_;
   BudgetShare connected_;
   std::atomic<bool> greeted_{false};

@@ -186,11 +186,16 @@ size_t ServerSocket::read_some(iovec* vectors, size_t count, Clock::time_point d
   return copied;
 }
 
-void ServerSocket::await_bytes() {
-  if (buffered_from_ < buffered_to_) return;
-  iovec into{buffer_.get(), kBufferBytes};
-  buffered_from_ = buffered_to_ = 0;
-  buffered_to_ = receive(&into, 1, 0);
+void ServerSocket::await_bytes(size_t least) {
+  least = std::min(least, kBufferBytes);
+  if (buffered_to_ - buffered_from_ >= least) return;
+  std::memmove(buffer_.get(), buffer_.get() + buffered_from_, buffered_to_ - buffered_from_);
+  buffered_to_ -= buffered_from_;
+  buffered_from_ = 0;
+  while (buffered_to_ < least) {
+    iovec into{buffer_.get() + buffered_to_, kBufferBytes - buffered_to_};
+    buffered_to_ += receive(&into, 1, 0);
+  }
 }
 
 void ServerSocket::write(std::vector<iovec>& vectors, Clock::time_point deadline, int pass_fd) {

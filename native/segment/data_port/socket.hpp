@@ -30,6 +30,7 @@ class ServerSocket {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr auto kStallTimeout = std::chrono::seconds(30);
+  static constexpr size_t kBufferBytes = 16384;
   static constexpr size_t kIovMax = 1024;        // IOV_MAX of Linux
   static constexpr size_t kDescriptorsMax = 16;  // received and not yet claimed
 
@@ -54,8 +55,8 @@ class ServerSocket {
   size_t read_some(iovec* vectors, size_t count, Clock::time_point deadline);
   // Sends all of it. The vectors are used up. `pass_fd` (unix) rides on the first byte.
   void write(std::vector<iovec>& vectors, Clock::time_point deadline, int pass_fd = -1);
-  // Until something is there to read. Blocks like read_some.
-  void await_bytes();
+  // Until so many bytes, at most kBufferBytes, are there to read. Blocks like read_some.
+  void await_bytes(size_t least = 1);
 
   // How long a peer may take over bytes for which slots are held: a transfer goes on for as long as it makes
   // progress, unless it is slow and others wait for what it holds of `budget`.
@@ -70,6 +71,7 @@ class ServerSocket {
     ~Transfer() { socket_.transfer_ = nullptr; }
     // Time that went by on this side is not the peer's.
     void forgive(Clock::duration time) { began_ += time; }
+    uint64_t bytes() const { return bytes_; }
     Transfer(const Transfer&) = delete;
     Transfer& operator=(const Transfer&) = delete;
 
@@ -98,7 +100,6 @@ class ServerSocket {
   void progressed(size_t bytes);
   void waited();  // for one tick, in vain
 
-  static constexpr size_t kBufferBytes = 16384;
   int fd_;
   bool is_unix_;
   std::unique_ptr<uint8_t[]> buffer_;

@@ -98,6 +98,34 @@ TEST(of_those_who_wait_who_wants_little_goes_first_and_nobody_slips_in_with_more
   CHECK_EQ(large_at.load(), 2);
 }
 
+TEST(a_part_is_kept_for_those_who_have_little_who_need_not_wait_for_those_who_have_much) {
+  Budget budget("bytes", 100, 100);
+  budget.keep_for_small(20, 10);
+  BudgetShare hog(budget), small(budget), other(budget);
+  CHECK(!hog.take(81));
+  CHECK(hog.take(80));
+  CHECK(!hog.take(1));
+  CHECK(!small.take(11));
+  CHECK(small.take(6));
+  CHECK(!small.take(5));  // it would have 11
+  CHECK(small.take(4));
+  CHECK(other.take(10));
+  CHECK_EQ(budget.used(), uint64_t{100});
+  const std::atomic<bool> cancelled{false};
+  other.give_back(5);
+  CHECK(!hog.take(1, Budget::Clock::now() + std::chrono::milliseconds(1), cancelled));
+  std::atomic<bool> got{false};
+  std::thread large([&] {
+    BudgetShare share(budget);
+    got = share.take(20, Budget::Clock::now() + std::chrono::seconds(60), cancelled);
+  });
+  while (!budget.is_contended()) std::this_thread::yield();
+  CHECK(other.try_take(5));  // whoever else waits
+  hog.give_back_all();
+  large.join();
+  CHECK(got.load());
+}
+
 TEST(threads_never_have_more_than_the_limit_together) {
   Budget budget("bytes", 1000, 1000);
   std::atomic<uint64_t> has{0}, most{0};
@@ -126,8 +154,14 @@ TEST(limits_follow_the_size_of_the_pool_and_a_small_one_may_be_used_whole) {
   CHECK_EQ(large.writing_bytes.limit(), uint64_t{16} << 30);
   CHECK_EQ(large.held_bytes.session_limit(), uint64_t{8} << 30);
   CHECK_EQ(large.registered_bytes.limit(), uint64_t{512} << 30);
+  CHECK_EQ(large.writing_bytes.largest(), uint64_t{12} << 30);
+  CHECK_EQ(large.writing_bytes.small(), uint64_t{16} << 20);
+  Budgets medium({}, 256 << 20, 128 << 20);
+  CHECK_EQ(medium.held_bytes.largest(), uint64_t{48} << 20);
+  CHECK_EQ(medium.held_bytes.small(), uint64_t{2} << 20);
   Budgets small({}, 4 << 20, 2 << 20);
   CHECK_EQ(small.writing_bytes.limit(), uint64_t{4} << 20);
+  CHECK_EQ(small.writing_bytes.largest(), uint64_t{4} << 20);
   BudgetLimits limits;
   limits.writing_bytes_max = 1 << 20;
   limits.session_share_max = 0.25;

@@ -40,4 +40,34 @@ TEST(a_batch_that_nothing_is_heard_of_ends_unless_a_request_is_running) {
   CHECK(!batches.is_open(idle) && batches.is_open(running));
 }
 
+TEST(a_batch_keeps_no_more_than_it_may_and_all_together_no_more_than_they_may) {
+  PutBatches batches(100, 250);
+  const uint32_t one = batches.open(1), two = batches.open(1), three = batches.open(1);
+  CHECK(batches.keep(one, 60));
+  CHECK(!batches.keep(one, 41));
+  CHECK(batches.keep(one, 40));
+  CHECK(batches.keep(two, 90));
+  CHECK(batches.keep(three, 60));
+  CHECK_EQ(batches.kept_bytes(), uint64_t{250});
+  CHECK(batches.keep(three, 10));  // at the cost of the one that keeps most
+  CHECK(!batches.keeps(one) && batches.is_open(one));
+  CHECK(!batches.keep(one, 1));
+  CHECK(batches.keeps(two) && batches.keeps(three));
+  CHECK_EQ(batches.kept_bytes(), uint64_t{160});
+}
+
+TEST(what_a_batch_has_kept_others_may_keep_when_it_is_over) {
+  PutBatches batches(100, 100);
+  const uint32_t closed = batches.open(1), committed = batches.open(1), forgotten = batches.open(1);
+  for (const uint32_t batch : {closed, committed, forgotten}) CHECK(batches.keep(batch, 30));
+  batches.begin_request(forgotten, 1);
+  batches.end_request(forgotten, 7, 1);
+  batches.close(closed);
+  CHECK_EQ(batches.kept_bytes(), uint64_t{60});
+  batches.close_up_to(6);
+  CHECK_EQ(batches.kept_bytes(), uint64_t{30});
+  batches.expire(1 + PutBatches::kIdleMsMax);
+  CHECK_EQ(batches.kept_bytes(), uint64_t{0});
+}
+
 TEST_MAIN()

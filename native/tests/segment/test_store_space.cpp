@@ -134,6 +134,18 @@ TEST(batches_that_wait_for_each_other_are_refused_long_before_their_deadline) {
   CHECK(store.stats().at("no_space") > 0);
 }
 
+TEST(a_batch_that_is_never_committed_keeps_its_share_and_no_more) {
+  SegmentStoreOptions options = small_store(4 * kMiB);
+  options.free_ahead_bytes = 0;
+  options.budgets.writing_bytes_max = kMiB;
+  SegmentStore store(options);
+  PutBatch batch(store);
+  for (int run = 0; run < 10; ++run)
+    put_run(store, names("run " + std::to_string(run) + " ", 80), 5000, &batch);
+  CHECK_EQ(put_one(store, "large", kMiB, kNs, 60000), Status::kOk);
+  for (const std::string& name : names("run 0 ", 80)) CHECK_EQ(get_one(store, name), Status::kOk);
+}
+
 TEST(a_commit_that_covers_a_batch_ends_it_whoever_asks_for_it) {
   SegmentStoreOptions options = small_store(kMiB);
   options.free_ahead_bytes = 0;

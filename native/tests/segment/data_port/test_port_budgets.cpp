@@ -1,9 +1,13 @@
 // Peers that announce, hold and register more than they should, against a data port of its own.
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -136,7 +140,7 @@ TEST(a_put_that_trickles_makes_room_for_one_that_waits) {
   Served s(limits, 16 * kMiB, 60000);
   DataClient hog(s.server->tcp_port());
   const auto frame = put_frame({"hog"}, 4 * kMiB);
-  hog.send(first(frame, head_bytes(frame) + 10));
+  hog.send(first(frame, head_bytes(frame) + 20000));
   CHECK(Served::comes_true([&] { return s.stat("budget_writing_bytes_used") >= 4 * kMiB; }));
   DataClient honest(s.server->tcp_port());
   wire::Writer body;
@@ -150,6 +154,72 @@ TEST(a_put_that_trickles_makes_room_for_one_that_waits) {
   std::memcpy(&payload[1000], &digest, 4);
   CHECK(honest.call(DataClient::frame(Op::kPut, body, payload)).statuses() == std::vector<uint8_t>(1, 0));
   CHECK(is_cut_off(hog));
+}
+
+TEST(a_large_object_is_reserved_when_some_of_it_has_come_and_what_follows_when_as_much_has) {
+  Served s;
+  DataClient large(s.server->tcp_port()), many(s.server->tcp_port()), hidden(s.server->tcp_port());
+  auto frame = put_frame({"large"}, 4 * kMiB);
+  large.send(first(frame, head_bytes(frame) + 10000));
+  wire::Writer body = put_body(Keys({"little", "large too"}), {1, 4 * kMiB});
+  std::vector<uint8_t> payload(4 * kMiB + 9);
+  frame = DataClient::frame(Op::kPut, body, payload);
+  hidden.send(first(frame, head_bytes(frame) + 10000));
+  frame = put_frame(names("many", 80), 50000);
+  many.send(first(frame, head_bytes(frame) + 300000));
+  CHECK(Served::comes_true([&] { return s.stat("budget_writing_bytes_used") > 300000; }));
+  CHECK(s.stat("budget_writing_bytes_used") < 700000);
+  for (DataClient* client : {&large, &many, &hidden}) CHECK(is_cut_off(*client));
+}
+
+TEST(a_small_put_does_not_wait_for_those_that_hold_all_that_large_ones_may) {
+  BudgetLimits limits;
+  limits.writing_bytes_max = 32 * kMiB;
+  Served s(limits, 64 * kMiB, 60000);
+  DataClient one(s.server->tcp_port()), other(s.server->tcp_port()), honest(s.server->tcp_port());
+  auto frame = put_frame({"one"}, 14 * kMiB);
+  one.send(first(frame, head_bytes(frame) + 20000));
+  frame = put_frame({"other"}, 10 * kMiB - 4096);
+  other.send(first(frame, head_bytes(frame) + 20000));
+  const auto held = [&] { return s.stat("budget_writing_bytes_used") >= 24 * kMiB - 4096; };
+  CHECK(Served::comes_true(held));
+  CHECK(honest.call(put_frame(names("honest", 8), 100000)).statuses() == std::vector<uint8_t>(8, 0));
+  CHECK(held());  // nobody was ended for it
+}
+
+static size_t threads() {
+  size_t count = 0;
+  for (const auto& each : std::filesystem::directory_iterator("/proc/self/task")) {
+    (void)each;
+    ++count;
+  }
+  return count;
+}
+
+static int connect_to(uint16_t port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
+    throw std::runtime_error("connect");
+  return fd;
+}
+
+TEST(who_says_nothing_has_no_thread_and_leaves_room_for_who_speaks) {
+  Served s;
+  const size_t before = threads();
+  std::vector<int> silent;
+  const uint32_t most = s.options.ungreeted_max;
+  for (uint32_t i = 0; i < most; ++i) silent.push_back(connect_to(s.server->tcp_port()));
+  CHECK(Served::comes_true([&] { return s.stat("budget_ungreeted_used") >= most; }));
+  CHECK_EQ(threads(), before);
+  DataClient client(s.server->tcp_port());
+  CHECK_EQ(client.call(put_frame({"k"}, 100)).statuses().at(0), 0);
+  for (const int fd : silent) ::close(fd);
+  CHECK(Served::comes_true([&] { return s.stat("budget_ungreeted_used") == 0; }));
+  CHECK(s.server->stats().at("ungreeted_dropped") >= 1);
 }
 
 TEST(objects_that_several_read_are_held_once_and_what_is_over_the_budget_is_unavailable) {
