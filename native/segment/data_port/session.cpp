@@ -349,8 +349,7 @@ std::vector<ReadEntry> ServerSession::acquire_or_wait(const KeyBlock& block,
     uint64_t wanted_bytes = 0, largest_bytes = 0;
     bool refused = false;
     {
-      HeldReads reads{store_,
-                      store_.acquire_reads(block, expected_lengths, holds_.bytes(), turn.bytes > 0)};
+      HeldReads reads{store_, store_.acquire_reads(block, expected_lengths, holds_.bytes(), turn.bytes > 0)};
       turn.end();
       for (const ReadEntry& read : reads.entries) {
         refused |= read.status == Status::kUnavailable;
