@@ -22,6 +22,16 @@ void check_block(const KeyBlock& block) {
   HOLDS(reader.left() == 0 && again.key(block.entry_count() - 1) == block.key(block.entry_count() - 1));
 }
 
+void check_wish(const wire::KeepWish& wish) {
+  HOLDS(wish.intent <= wire::Intent::kDemote);
+  wire::Writer written;
+  written.keep_wish(wish);
+  HOLDS(written.size() == wire::kKeepWishBytes);
+  wire::Reader again(written.data(), written.size());
+  const wire::KeepWish same = wire::read_keep_wish(again);
+  HOLDS(same.intent == wish.intent && same.ttl_ms == wish.ttl_ms);
+}
+
 void check_put(const PutRequest& put) {
   check_block(put.block);
   uint64_t total = 0;
@@ -33,16 +43,6 @@ void check_put(const PutRequest& put) {
   HOLDS(put.fingerprints.size() == put.entry_count());
   check_wish(put.keep);
   HOLDS(put.has_intent || put.keep.intent == wire::Intent::kNormal);
-}
-
-void check_wish(const wire::KeepWish& wish) {
-  HOLDS(wish.intent <= wire::Intent::kDemote);
-  wire::Writer written;
-  written.keep_wish(wish);
-  HOLDS(written.size() == wire::kKeepWishBytes);
-  wire::Reader again(written.data(), written.size());
-  const wire::KeepWish same = wire::read_keep_wish(again);
-  HOLDS(same.intent == wish.intent && same.ttl_ms == wish.ttl_ms);
 }
 
 void check_pieces(const PullPieces& pieces, const PutRequest& put) {
