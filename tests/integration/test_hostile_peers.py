@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from benchmarks.hostile_peers import (
 )
 from kvstore_client import Client
 from kvstore_client.protocol.link import LIMITS
-from support.processes import Cluster, segment_metrics
+from support.processes import Cluster, ServerProcess, segment_metrics
 from support.waiting import wait_until
 
 POOL_BYTES = 256 << 20
@@ -145,7 +146,7 @@ def test_limits_that_are_reached_are_told_by_the_log_and_by_admin_segments(tmp_p
         segment = cluster.start_segment(options=("--registered-buffers-max=1",))
         ports = segment.wait_event("listening")
         with sparse_buffers(Target(ports["port"], ports["unix_path"]), 3):
-            line = segment.wait_event("limit_reached")
+            line = json.loads(wait_until(lambda: reached(segment), "the log says so", timeout_s=30))
             assert (line["limit"], line["most"]) == ("registered_buffers", 1)
             assert "registered_buffers_max" in line["remedy"]
             wait_until(
@@ -154,6 +155,11 @@ def test_limits_that_are_reached_are_told_by_the_log_and_by_admin_segments(tmp_p
             assert len(admin(cluster, "segments", "--limits").splitlines()) == 1 + len(LIMITS)
     finally:
         cluster.close()
+
+
+def reached(segment: ServerProcess) -> str:
+    """The first line of the log that tells of a limit; empty while there is none."""
+    return next((line for line in segment.log().splitlines() if '"limit_reached"' in line), "")
 
 
 def admin(cluster: Cluster, *arguments: str) -> str:
