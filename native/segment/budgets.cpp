@@ -10,7 +10,7 @@ namespace {
 // A quarter of a pool this small would be less than some single put.
 constexpr uint64_t kSmallPoolBytes = 64ull << 20;
 // A quarter of a budget is for those who have little of it; where that would be next to nothing there is no such part.
-constexpr uint64_t kPartedBytesMin = 32ull << 20;
+constexpr uint64_t kPartedBytesMin = (64ull << 20) + 1;
 constexpr uint64_t kKeptShare = 4;
 constexpr uint64_t kSmallHolders = 8;  // that the part has room for, at least
 constexpr uint64_t kSmallBytesMax = 16ull << 20;

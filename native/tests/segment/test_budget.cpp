@@ -156,9 +156,9 @@ TEST(limits_follow_the_size_of_the_pool_and_a_small_one_may_be_used_whole) {
   CHECK_EQ(large.registered_bytes.limit(), uint64_t{512} << 30);
   CHECK_EQ(large.writing_bytes.largest(), uint64_t{12} << 30);
   CHECK_EQ(large.writing_bytes.small(), uint64_t{16} << 20);
-  Budgets medium({}, 256 << 20, 128 << 20);
-  CHECK_EQ(medium.held_bytes.largest(), uint64_t{48} << 20);
-  CHECK_EQ(medium.held_bytes.small(), uint64_t{2} << 20);
+  Budgets medium({}, 512 << 20, 256 << 20);
+  CHECK_EQ(medium.held_bytes.largest(), uint64_t{96} << 20);
+  CHECK_EQ(medium.held_bytes.small(), uint64_t{4} << 20);
   Budgets small({}, 4 << 20, 2 << 20);
   CHECK_EQ(small.writing_bytes.limit(), uint64_t{4} << 20);
   CHECK_EQ(small.writing_bytes.largest(), uint64_t{4} << 20);
