@@ -36,12 +36,12 @@ void Budget::give_back(uint64_t amount) noexcept {
 bool Budget::take_in_turn(uint64_t amount, uint64_t rank, Clock::time_point deadline,
                           const std::atomic<bool>& cancelled, uint64_t has) {
   const uint64_t most = is_small(amount, has) ? limit() : largest();
-  waiting_.fetch_add(1);
   bool taken = false;
   {
     const MutexLock lock(mutex_);
     const auto own = ranks_.insert(rank);
     lowest_rank_.store(*ranks_.begin(), std::memory_order_relaxed);
+    waiting_.fetch_add(1);  // whoever sees it counted finds its rank
     while (!taken && !cancelled.load() && Clock::now() < deadline && amount <= most) {
       taken = rank <= *ranks_.begin() && add_within(most, amount);
       if (!taken) room_.wait_until(mutex_, std::min(deadline, Clock::now() + kLookAgain));
