@@ -151,7 +151,7 @@ native-test-address native-test-thread: native-test-%:
 mutants: $(VENV)/.built ## small wrong changes, one at a time: which of them no test sees; ARGS="-k TEXT" for a part
 	$(BIN)/python tools/mutants.py --jobs $(JOBS) --results $(RESULTS)/mutants.json $(ARGS)
 
-.PHONY: unit pytest packaging-test sglang-packages sglang-venv sglang-test
+.PHONY: unit pytest packaging-test sglang-packages sglang-venv sglang-test sglang-test-long
 unit: $(VENV)/.built ## the fast Python tests (tests/unit, tests/contract); ARGS= goes to pytest
 	$(call run-pytest,$(BIN)) tests/unit tests/contract $(ARGS)
 
@@ -177,9 +177,15 @@ sglang-venv: $(SGLANG_VENV)/.built $(VENV)/.built ## set up .venv-sglang (about 
 
 # Handed out one by one, the longest first, as a server test takes minutes and most others a second.
 # PYTHONSAFEPATH: the wheel is under test, here and in each process that a test starts, not the sources in this folder.
+# `long`: the other corners of a matrix and soaks, for a change to the adapter and before a release.
 sglang-test: sglang-venv ## tests against a real SGLang on CPU
-	PYTHONSAFEPATH=1 $(call run-pytest,$(SGLANG_VENV)/bin) --dist load --maxschedchunk 1 tests/sglang \
-	  --durations 10 --junitxml $(RESULTS)/sglang-test.xml $(ARGS)
+	$(call run-sglang-tests,not long,sglang-test)
+
+sglang-test-long: sglang-venv ## the tests against a real SGLang that take too long for `make test`
+	$(call run-sglang-tests,long,sglang-test-long)
+
+run-sglang-tests = PYTHONSAFEPATH=1 $(call run-pytest,$(SGLANG_VENV)/bin) --dist load --maxschedchunk 1 tests/sglang \
+  -m "$1" --durations 10 --junitxml $(RESULTS)/$2.xml $(ARGS)
 
 # ---- benchmarks -------------------------------------------------------------------------------------------------------
 
