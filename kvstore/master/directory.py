@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from kvstore.master.answers import Answers
 from kvstore.master.commit_watch import CommitWatch
 from kvstore.master.committer import Committer
 from kvstore.master.compaction import Compactor
+from kvstore.master.data_path_probe import DataPathProbes
 from kvstore.master.index_sweeper import sweep
 from kvstore.master.metadata.store import Fence, MetadataStore, Space
 from kvstore.master.metrics import MasterMetrics
@@ -24,6 +25,7 @@ from kvstore.master.segment_questions import SegmentQuestions
 from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
 from kvstore.master.state.changes import Change
+from kvstore.master.state.data_paths import DataPaths
 from kvstore.master.state.directory_state import DirectoryState, Recovered, StateLimits
 from kvstore.master.state.placement import PlacementPolicy
 from kvstore.master.state.placer import Placer
@@ -91,7 +93,9 @@ class Directory:
         self._answers = Answers(self.handle)
         self.questions = SegmentQuestions()
         self._map_changed: asyncio.Future[None] | None = None
-        self._placer = Placer(self.state, policy, run_bytes)
+        self.data_paths = DataPaths()
+        self._probes = DataPathProbes(self.state, self.data_paths, metrics)
+        self._placer = Placer(self.state, policy, run_bytes, self.data_paths)
         self._tasks = CoreTasks(on_failed)
         self._committing = CoreTasks(on_failed)  # ends after the others
         self._commits = CommitWatch()
@@ -101,6 +105,7 @@ class Directory:
         self.committer.start(self._committing)
         self._tasks.start(self._tick_forever(), "directory-tick")
         self._tasks.start_job(sweep(self.state.index), "directory-sweep")  # what a follower left over
+        self._tasks.keep(self._probes.run, "directory-data-path-probes")
         self._tasks.keep(self._store_watch.run, "directory-store-watch")
         self._tasks.keep(self._store_watch.keep_up, "directory-store-upkeep")
 
@@ -200,8 +205,10 @@ class Directory:
             self._map_changed = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._map_changed)
 
-    def place(self, body: bytes, preferred: int) -> bytes:
+    def place(self, body: bytes, preferred: int, avoided: Sequence[int] = ()) -> bytes:
         """The fields of a PLACE reply. Raises WireError of the native module."""
+        if avoided:
+            self._probes.avoided(avoided)
         return self._placer.place(time.monotonic(), body, preferred)
 
     # ---- effects out ---------------------------------------------------------------------------------------

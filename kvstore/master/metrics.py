@@ -72,6 +72,10 @@ class MasterMetrics:
             "How long work has waited for the metadata store without any of it being done.",
         )
         self.backlog_bytes = gauge("commit_backlog_bytes", "Bytes waiting for a commit.")
+        self.data_paths_shut = gauge(
+            "data_paths_shut",
+            "Segments that get no new pages because their data port answers neither clients nor this master.",
+        )
         self.metadata_bytes = gauge("metadata_bytes", "Size of the metadata store.")
         self.metadata_space = gauge(
             "metadata_space",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NoReturn, Protocol
 
 from kvstore.common.errors import RefusedError
@@ -36,8 +36,11 @@ class Backend(Protocol):
     @property
     def namespace_count(self) -> int: ...
     def namespaces(self) -> Iterable[NamespaceView]: ...
-    def place(self, body: bytes, preferred: int) -> bytes:
-        """The fields of a PLACE reply. Raises RefusedError, or WireError of the native module."""
+    def place(self, body: bytes, preferred: int, avoided: Sequence[int] = ()) -> bytes:
+        """The fields of a PLACE reply. Raises RefusedError, or WireError of the native module.
+
+        `avoided`: indexes of the segments whose data ports do not serve the one who asks.
+        """
 
     async def open_namespace(self, identity: bytes, name: str) -> NamespaceReply: ...
     async def bump_namespace(self, ns: bytes) -> NamespaceReply: ...
@@ -180,7 +183,7 @@ class Standby:
         for ns, record in list(self._replay.current.items()):
             yield NamespaceView(ns, record.epoch, record.name, record.identity)
 
-    def place(self, body: bytes, preferred: int) -> bytes:
+    def place(self, body: bytes, preferred: int, avoided: Sequence[int] = ()) -> bytes:
         self._roles.refuse_change()
 
     async def open_namespace(self, identity: bytes, name: str) -> NamespaceReply:

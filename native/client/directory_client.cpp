@@ -197,12 +197,17 @@ Status DirectoryClient::lookup(const NamespaceId& ns, const std::vector<Fingerpr
 
 Status DirectoryClient::place(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints,
                               const std::vector<uint32_t>& lengths, uint32_t preferred,
-                              const Deadline& deadline, std::vector<uint32_t>* segments) {
+                              const std::vector<uint32_t>& avoided, const Deadline& deadline,
+                              std::vector<uint32_t>* segments) {
   const size_t n = fingerprints.size();
-  wire::Writer body(16 + n * (kFingerprintBytes + sizeof(uint32_t)));
+  wire::Writer body(20 + n * (kFingerprintBytes + sizeof(uint32_t)) + avoided.size() * sizeof(uint32_t));
   body.raw(ns.data(), ns.size()).u32(static_cast<uint32_t>(n)).u32(preferred);
   body.raw(lengths.data(), n * sizeof(uint32_t));
   write_fingerprints(body, fingerprints);
+  if (!avoided.empty()) {
+    body.u32(static_cast<uint32_t>(avoided.size()));
+    body.raw(avoided.data(), avoided.size() * sizeof(uint32_t));
+  }
   return call(Op::kPlace, body, 8 + n * sizeof(uint32_t), deadline, [&](const FrameReply& reply) {
     wire::Reader reader = reply.reader();
     wire::check_count(reader, n);

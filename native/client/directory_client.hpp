@@ -48,9 +48,11 @@ class DirectoryClient {
   };
   wire::Status lookup(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints, uint32_t replicas,
                       const Deadline& deadline, Holders* holders);
-  // segments[i]: an index, wire::kNoSegment, wire::kAlreadyThere or wire::kOtherLength.
+  // segments[i]: an index, wire::kNoSegment, wire::kAlreadyThere or wire::kOtherLength. `avoided`: those that do not serve this
+  // client, at most wire::kAvoidedMax: the master looks whether they serve anybody.
   wire::Status place(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints,
-                     const std::vector<uint32_t>& lengths, uint32_t preferred, const Deadline& deadline,
+                     const std::vector<uint32_t>& lengths, uint32_t preferred,
+                     const std::vector<uint32_t>& avoided, const Deadline& deadline,
                      std::vector<uint32_t>* segments);
   wire::Status fetch_map(const Deadline& deadline, SegmentMap* map);
 

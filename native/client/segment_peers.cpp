@@ -211,6 +211,14 @@ std::vector<std::pair<uint32_t, std::shared_ptr<SegmentPeer>>> SegmentPeers::all
   return {peers_.begin(), peers_.end()};
 }
 
+std::vector<uint32_t> SegmentPeers::unusable(size_t count_max) const {
+  const MutexLock lock(mutex_);
+  std::vector<uint32_t> indexes;
+  for (const auto& [index, peer] : peers_)
+    if (indexes.size() < count_max && !peer->usable()) indexes.push_back(index);
+  return indexes;
+}
+
 void SegmentPeers::clear() {
   std::map<uint32_t, std::shared_ptr<SegmentPeer>> old;
   const MutexLock lock(mutex_);

@@ -80,6 +80,8 @@ class SegmentPeers {
   // Null for an index that the map does not have.
   std::shared_ptr<SegmentPeer> find(uint32_t index) const;
   std::vector<std::pair<uint32_t, std::shared_ptr<SegmentPeer>>> all() const;
+  // Those that a call would not get through to now, at most `count_max` of them.
+  std::vector<uint32_t> unusable(size_t count_max) const;
   void clear();
 
  private:

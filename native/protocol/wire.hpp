@@ -37,6 +37,7 @@ constexpr uint64_t kPayloadBytesMax = 2ull << 30;
 constexpr uint32_t kKeysMax = 65536;
 constexpr uint32_t kEntriesMax = 131072;
 constexpr uint32_t kShardsMax = 64;
+constexpr uint32_t kAvoidedMax = 64;  // segments that a PLACE names
 constexpr uint32_t kObjectBytesMax = 1u << 30;
 constexpr uint32_t kTextBytesMax = 256;
 constexpr uint32_t kTokenBytesMax = 1024;

@@ -221,7 +221,13 @@ def _add_leader(status: Any, directory: Directory) -> None:
     status.commit_backlog_bytes = directory.committer.backlog_bytes
     status.pinned_bytes = sum(segment.pinned_bytes for segment in state.segments if segment.serving)
     status.problems.extend(
-        leader_problems(time.monotonic(), state.segments, store, directory.committer.backlog_bytes)
+        leader_problems(
+            time.monotonic(),
+            state.segments,
+            store,
+            directory.committer.backlog_bytes,
+            directory.data_paths.shut,
+        )
     )
     status.problems.extend(limit_problems(state))
 

@@ -27,6 +27,7 @@ from kvstore.master.metrics import MasterMetrics
 from kvstore.master.ports.segment_link import LINK_OPS, LinkTable, SegmentLink
 from kvstore.master.ports.served_map import ServedMap
 from kvstore.master.roles import Roles
+from kvstore.master.state.data_paths import AVOIDED_MAX
 from kvstore_client import _native, protocol
 from kvstore_client.protocol import (
     FLAG_REPLY,
@@ -54,7 +55,9 @@ REFUSAL_TIMEOUT_S = 1.0
 REFUSAL_TOLD_S = 60.0
 WRITE_BUFFER_HIGH_BYTES = 1 << 20
 _COUNT_AT = struct.Struct("<8xI")
+_U32 = struct.Struct("<I")
 _PREFERRED_AT = struct.Struct("<12xI")
+_PLACED_BYTES = 4 + protocol.FINGERPRINT_BYTES  # an entry of PLACE
 _OP_NAMES = {int(op): op.name.lower() for op in Op}
 _NEEDED: dict[int, TokenRole] = {
     protocol.Role.CLIENT: TokenRole.ENGINE,
@@ -382,7 +385,8 @@ class DirectoryConnection(asyncio.Protocol):
             fields = backend.index.lookup(body)
         else:
             preferred = _PREFERRED_AT.unpack_from(body)[0] if len(body) >= 16 else protocol.NO_SEGMENT
-            fields = backend.place(body, preferred)
+            avoided = _avoided(body, keys) if len(body) > 16 + keys * _PLACED_BYTES else ()
+            fields = backend.place(body, preferred, avoided)
         self.reply(op, request_id, fields, keys)
 
     def _hello(self, op: int, request_id: int, body: bytes) -> None:
@@ -457,3 +461,11 @@ class DirectoryConnection(asyncio.Protocol):
         self._waiting = None
         if not self._closing:
             self._go_on()
+
+
+def _avoided(body: bytes, count: int) -> tuple[int, ...]:
+    """The segments that a PLACE of `count` entries says its client avoids. Raises WireError."""
+    reader = protocol.Reader(body[16 + count * _PLACED_BYTES :])
+    (avoided,) = reader.unpack(_U32, "avoided_count")
+    protocol.checked_count(avoided, AVOIDED_MAX, "avoided segments")
+    return reader.u32s(avoided, "avoided")

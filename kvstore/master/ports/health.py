@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from kvstore.common.reachability import address_doubt
 from kvstore.master.committer import BACKLOG_BYTES_MAX
@@ -19,11 +19,21 @@ CHALLENGE_TOLD_S = 60.0
 
 
 def leader_problems(
-    now: float, segments: Iterable[Segment], store: StoreView, backlog_bytes: int
+    now: float,
+    segments: Iterable[Segment],
+    store: StoreView,
+    backlog_bytes: int,
+    data_paths_shut: Collection[int] = (),
 ) -> list[str]:
     """Empty: well. A pool that is full is well (it evicts), and so is a segment that an operator drains."""
     known = list(segments)
-    return [*_store_problems(store, backlog_bytes), *_segment_problems(now, known)]
+    problems = [*_store_problems(store, backlog_bytes), *_segment_problems(now, known)]
+    if shut := [s for s in known if s.index in data_paths_shut]:
+        problems.append(
+            f"{_count(shut)} alive and without an answer on the data port, new pages go elsewhere: "
+            + _named(map(_name, shut))
+        )
+    return problems
 
 
 def limit_problems(state: DirectoryState) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvstore.master.state.data_paths import DataPaths
 from kvstore.master.state.directory_state import DirectoryState
 from kvstore.master.state.events import HeartbeatReceived
 from kvstore.master.state.placement import Candidate, PlacementPolicy
@@ -10,8 +11,11 @@ from kvstore.master.state.placement import Candidate, PlacementPolicy
 class Placer:
     """`run_bytes`: a batch is striped over segments in runs of about this size."""
 
-    def __init__(self, state: DirectoryState, policy: PlacementPolicy, run_bytes: int) -> None:
+    def __init__(
+        self, state: DirectoryState, policy: PlacementPolicy, run_bytes: int, data_paths: DataPaths
+    ) -> None:
         self._state = state
+        self._data_paths = data_paths
         self._policy = policy
         self._run_bytes = run_bytes
         self._candidates: dict[int, Candidate] = {}  # by segment index
@@ -55,4 +59,8 @@ class Placer:
                 if s.placeable
             }
             self._choosable = list(self._candidates.values())
-        return self._choosable
+        shut = self._data_paths.shut
+        if not shut:
+            return self._choosable
+        # Where clients reach none of them, theirs is as good a guess as any.
+        return [c for c in self._choosable if c.index not in shut] or self._choosable

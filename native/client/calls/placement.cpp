@@ -40,7 +40,8 @@ Status place(Cluster& cluster, const NamespaceId& ns, const std::vector<Fingerpr
   for (size_t i = 0; i < entries.size(); ++i)
     lengths[i] = static_cast<uint32_t>(memory.entry_bytes(entries[i]));
   Status status = cluster.directory().place(ns, fingerprints_of(fingerprints, entries), lengths,
-                                            near_segment(cluster.peers()), deadline, &placed);
+                                            near_segment(cluster.peers()),
+                                            cluster.peers().unusable(wire::kAvoidedMax), deadline, &placed);
   if (status == Status::kOk) status = cluster.refresh_map(deadline);
   if (status != Status::kOk) return status;
 

@@ -6,6 +6,7 @@ import random
 
 from kvstore.master.metadata.store import SpaceLevel
 from kvstore.master.state import events as ev
+from kvstore.master.state.data_paths import DataPaths
 from kvstore.master.state.placement import HostFirstTwoChoices
 from kvstore.master.state.placer import Placer
 from kvstore_client.protocol import ALREADY_THERE, NO_SEGMENT
@@ -26,7 +27,7 @@ async def one_segment() -> tuple[StateRig, ModelSegment, Placer]:
     model.add(1)
     rig.feed(model.batch(1, 1))
     await rig.commit()
-    return rig, model, Placer(rig.state, HostFirstTwoChoices(random.Random(1)), 1 << 20)
+    return rig, model, Placer(rig.state, HostFirstTwoChoices(random.Random(1)), 1 << 20, DataPaths())
 
 
 async def test_on_a_full_store_no_segment_is_named_and_what_is_there_is_said_to_be() -> None:
@@ -85,7 +86,7 @@ async def test_what_lies_on_a_segment_that_is_not_heard_is_not_there_already() -
 async def test_after_a_restart_of_the_master_nothing_is_there_already_until_its_segment_attaches() -> None:
     rig, model, _ = await one_segment()
     await rig.restart()
-    placer = Placer(rig.state, HostFirstTwoChoices(random.Random(1)), 1 << 20)
+    placer = Placer(rig.state, HostFirstTwoChoices(random.Random(1)), 1 << 20, DataPaths())
     other = ModelSegment(2, random.Random(2))
     await attach(rig, other, 2)
     rig.feed(ev.HeartbeatReceived(model.segment_id, model.pool_id, 0, 0))
@@ -105,3 +106,23 @@ async def test_a_replica_that_is_heard_is_evidence_whatever_its_twin_does() -> N
         rig.feed(ev.Tick(), after_s=3.0)
         rig.feed(ev.HeartbeatReceived(heard.segment_id, heard.pool_id, 0, 0))
         assert await placed(rig, placer, 1) == (ALREADY_THERE,), silent
+
+
+async def test_a_segment_whose_data_port_fails_gets_nothing_while_another_takes_puts() -> None:
+    rig = await StateRig().start()
+    for number in (1, 2):
+        await attach(rig, ModelSegment(number, random.Random(number)), number)
+    paths = DataPaths()
+    placer = Placer(rig.state, HostFirstTwoChoices(random.Random(1)), 1 << 20, paths)
+    paths.avoided(rig.now, 0)
+    for index in paths.due(rig.now, (0, 1)):
+        paths.probed(rig.now, index, False)
+    assert set(await placed(rig, placer, *range(20))) == {1}
+    body = PlaceRequest(NS, (100,), fingerprint(1)).encode()
+    assert PlaceReply.decode(placer.place(rig.now, body, 0)).segments == (1,), (
+        "whatever host the writer is on"
+    )
+    paths.avoided(rig.now, 1)
+    for index in paths.due(rig.now, (0, 1)):
+        paths.probed(rig.now, index, False)
+    assert set(await placed(rig, placer, *range(20))) <= {0, 1}, "none is reached: one must be tried"
