@@ -94,6 +94,14 @@ class MasterMetrics:
             "watch_lag_revisions",
             "Revisions by which this standby's directory is behind the store's newest commit.",
         )
+        self.misses_waited = counter(
+            "misses_waited",
+            "Reads that this standby would have answered with a miss, and answered when it had caught up.",
+        )
+        self.unconfirmed_misses = counter(
+            "unconfirmed_misses",
+            "Times that catching up before a miss took too long: for a second misses are told as they are.",
+        )
         self.directory_reloads = counter(
             "directory_reloads",
             "Times a standby had to read the whole directory again because its past was compacted.",

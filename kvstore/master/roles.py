@@ -10,6 +10,7 @@ from typing import NoReturn, Protocol
 from kvstore.common.errors import RefusedError
 from kvstore.common.identity import namespace_id
 from kvstore.master.directory import Directory, NamespaceView
+from kvstore.master.ha.fresh_reads import FreshReads
 from kvstore.master.state.directory_state import DirectoryState
 from kvstore.master.state.replay import Replay
 from kvstore_client._native import DirectoryIndex
@@ -55,6 +56,7 @@ class Roles:
         self._backend: Backend | None = None
         self.directory: Directory | None = None
         self.leader_address = ""  # control address of the leader, as far as it is known
+        self.fresh_reads: FreshReads | None = None  # of a standby
         self.lag_revisions: int | None = None  # commits that a standby's directory is behind
         # Until when a standby may answer (time.monotonic()): later it may not know what has been cleared. None: for ever.
         self.reads_until: float | None = None

@@ -14,11 +14,12 @@ import pytest
 from kvstore.master.ha.follower import Follower
 from kvstore.master.metadata.etcd import open_uri
 from kvstore.master.metadata.etcd_client import EtcdClient
+from kvstore.master.metadata.replicated import Update
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.roles import Roles
 from kvstore.master.server import MasterServer
 from kvstore_client import protocol
-from kvstore_client.protocol import Op, SegmentState, Status
+from kvstore_client.protocol import NO_SEGMENT, Op, SegmentState, Status
 from kvstore_client.protocol.journal import JournalOp
 from support import wire
 from support.etcd_server import own_prefix, shared_etcd
@@ -63,6 +64,58 @@ async def look_up(peer: DirectoryPeer, ns: bytes, fps: bytes) -> list[int]:
 
 
 # ---- the standby -------------------------------------------------------------------------------------------
+
+
+LAG_S = 0.02
+
+
+async def test_what_a_writer_was_told_is_stored_is_found_at_a_standby_that_is_behind_at_once(
+    start_master: StartMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = Follower._apply
+
+    async def apply_late(self: Follower, update: Update) -> None:
+        await asyncio.sleep(LAG_S)
+        await apply(self, update)
+
+    monkeypatch.setattr(Follower, "_apply", apply_late)
+    leader, standby = await start_master(), await start_master()
+    there, here = [await DirectoryPeer.greeted(server.directory_port) for server in (leader, standby)]
+    ns = await there.open_namespace(model="m")
+    segment = SegmentPeer(leader.control_port, 1)
+    await segment.attach()
+    await until(lambda: standby._roles.backend.is_current(ns), "the standby knows the namespace")
+    for seed in range(60):
+        fps = fingerprints(8, seed=seed)
+        await segment.journal(ns, fps)
+        await segment.acked()
+        if seed % 2:
+            assert NO_SEGMENT not in await look_up(here, ns, fps), f"pages of turn {seed}"
+        else:
+            status, fields = await here.call(Op.EXISTS, wire.ExistsRequest(ns, fps))
+            assert status is Status.OK
+            assert all(wire.ExistsReply.decode(fields).present), f"pages of turn {seed}"
+    assert metric(standby, "unconfirmed_misses_total") == 0
+    assert metric(standby, "misses_waited_total") > 0, "some were not there yet"
+
+
+async def test_a_standby_whose_store_hangs_answers_with_what_it_has(
+    start_master: StartMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, standby = await start_master(), await start_master()
+    there, here = [await DirectoryPeer.greeted(server.directory_port) for server in (leader, standby)]
+    ns = await there.open_namespace(model="m")
+    await until(lambda: standby._roles.backend.is_current(ns), "the standby knows the namespace")
+
+    async def hangs(self: object) -> tuple[int, int]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(type(standby._store), "revisions", hangs)
+    for _ in range(20):
+        assert await look_up(here, ns, fingerprints(8, seed=1)) == [NO_SEGMENT] * 8
+    assert metric(standby, "unconfirmed_misses_total") >= 1
+    assert metric(standby, "misses_waited_total") < 20, "one read a second waits for it, not all"
 
 
 async def test_a_standby_answers_reads_like_the_leader_and_refuses_changes(start_master: StartMaster) -> None:

@@ -78,12 +78,12 @@ class Follower:
         replay = await load(self._store.at(revision), corruption_reporter(self._metrics))
         outdated = self.replay.index if self.loads else None
         self.replay, self.revision = replay, revision
+        self.loads += 1
         if outdated is not None:
             self.standby.replace(replay, revision)
             await asyncio.to_thread(outdated.clear)
         else:
             self.standby = Standby(self._roles, replay, revision)
-        self.loads += 1
         self._on_applied(revision, True)
         self._metrics.logs_to_reload.set(0)
         self._metrics.watch_replay(replay)

@@ -18,6 +18,7 @@ from kvstore.common.logs import log_event, log_throttled
 from kvstore.master.directory import Directory
 from kvstore.master.ha.attendance_keeper import AttendanceKeeper
 from kvstore.master.ha.follower import Follower
+from kvstore.master.ha.fresh_reads import FreshReads
 from kvstore.master.ha.map_mirror import mirror
 from kvstore.master.metadata.replicated import ReplicatedStore, Tenure
 from kvstore.master.metadata.store import Fence
@@ -112,6 +113,8 @@ class Replica:
     async def _follow_until_elected(self, follower: Follower) -> tuple[Tenure, Recovered | None]:
         """Recovered is None when the tenure ended before it could begin."""
         tasks = CoreTasks(self._on_failed)
+        fresh_reads = FreshReads(self._newest_commit, follower.reached, self._metrics)
+        self._roles.fresh_reads = fresh_reads
         tasks.start(follower.run(), "follower")
         tasks.keep(follower.reload, "follower-reload")
         tasks.keep(follower.watch_lag, "follower-lag")
@@ -123,6 +126,8 @@ class Replica:
                 tenure, asyncio.wait_for(follower.reached(tenure.revision), CATCH_UP_TIMEOUT_S)
             )
         finally:
+            self._roles.fresh_reads = None
+            fresh_reads.close()
             await tasks.stop()
         self._metrics.watch_lag.set(0)
         try:
@@ -135,6 +140,9 @@ class Replica:
         except StoreError as error:
             log_throttled(logger, logging.ERROR, "could_not_take_over", "", error=str(error))
             return tenure, None
+
+    async def _newest_commit(self) -> int:
+        return (await self._store.revisions())[1]
 
     async def _campaign(self) -> Tenure:
         while True:

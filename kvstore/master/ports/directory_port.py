@@ -23,6 +23,7 @@ from kvstore.common.errors import RefusedError
 from kvstore.common.identity import check_identity
 from kvstore.common.listening import BACKLOG, listening_sockets, port_of
 from kvstore.common.logs import log_throttled
+from kvstore.master.ha.fresh_reads import FreshReads
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.ports.segment_link import LINK_OPS, LinkTable, SegmentLink
 from kvstore.master.ports.served_map import ServedMap
@@ -346,12 +347,12 @@ class DirectoryConnection(asyncio.Protocol):
                 opened = protocol.OpenNamespaceRequest.decode(body)
                 check_identity(opened.identity)
                 work = self._roles.backend.open_namespace(opened.identity, opened.name)
-                self._wait_for(op, request_id, work)
+                self._wait_for(op, request_id, _encoded(work))
             elif op == Op.BUMP_NAMESPACE and not self._held & _MAY_CLEAR:
                 self._refuse_unauthorized(op, request_id, refusal_text(TokenRole.ENGINE, self._held))
             elif op == Op.BUMP_NAMESPACE:
                 bumped = protocol.BumpNamespaceRequest.decode(body)
-                self._wait_for(op, request_id, self._roles.backend.bump_namespace(bumped.ns))
+                self._wait_for(op, request_id, _encoded(self._roles.backend.bump_namespace(bumped.ns)))
             else:
                 raise RefusedError(Status.BAD_REQUEST, f"op {op} is none of the directory port's")
         except (WireError, RefusedError) as error:
@@ -367,27 +368,38 @@ class DirectoryConnection(asyncio.Protocol):
 
     def _hot(self, op: int, request_id: int, body: bytes) -> None:
         # A body too short for its namespace and count is left to the index, which says what is missing.
-        keys = 0
-        backend = self._roles.backend
-        if len(body) >= 16:
-            if not backend.is_current(body[:8]):
-                if self._roles.directory is None:
-                    # The leader may have opened it a moment ago.
-                    self.refuse(op, request_id, Status.NOT_LEADER, self._roles.not_leader_text())
-                    return
-                text = "the namespace id is not current: open the namespace again"
-                self.refuse(op, request_id, Status.STALE_NAMESPACE, text)
-                return
-            (keys,) = _COUNT_AT.unpack_from(body)
-        if op == Op.EXISTS:
-            fields = backend.index.exists(body)
-        elif op == Op.LOOKUP:
-            fields = backend.index.lookup(body)
-        else:
+        keys = _COUNT_AT.unpack_from(body)[0] if len(body) >= 16 else 0
+        if op == Op.PLACE:
+            self._check_current(body)
             preferred = _PREFERRED_AT.unpack_from(body)[0] if len(body) >= 16 else protocol.NO_SEGMENT
             avoided = _avoided(body, keys) if len(body) > 16 + keys * _PLACED_BYTES else ()
-            fields = backend.place(body, preferred, avoided)
+            fields = self._roles.backend.place(body, preferred, avoided)
+        else:
+            fields = self._read(op, body)
+            fresh = self._roles.fresh_reads
+            if fresh is not None and fresh.worth_asking and _says_missing(op, fields, keys):
+                self._wait_for(op, request_id, self._read_caught_up(fresh, op, body), keys)
+                return
         self.reply(op, request_id, fields, keys)
+
+    def _read(self, op: int, body: bytes) -> bytes:
+        self._check_current(body)
+        index = self._roles.backend.index
+        return index.exists(body) if op == Op.EXISTS else index.lookup(body)
+
+    async def _read_caught_up(self, fresh: FreshReads, op: int, body: bytes) -> bytes:
+        self._port.metrics.misses_waited.inc()
+        await fresh.caught_up()
+        return self._read(op, body)
+
+    def _check_current(self, body: bytes) -> None:
+        if len(body) < 16 or self._roles.backend.is_current(body[:8]):
+            return
+        if self._roles.directory is None:
+            # The leader may have opened it a moment ago.
+            raise RefusedError(Status.NOT_LEADER, self._roles.not_leader_text())
+        text = "the namespace id is not current: open the namespace again"
+        raise RefusedError(Status.STALE_NAMESPACE, text)
 
     def _hello(self, op: int, request_id: int, body: bytes) -> None:
         if op != Op.HELLO:
@@ -447,20 +459,30 @@ class DirectoryConnection(asyncio.Protocol):
         reply = protocol.HelloReply(min(hello.max_version, VERSION_MAX), cluster_id)
         self.reply(op, request_id, reply.encode())
 
-    def _wait_for(self, op: int, request_id: int, work: Coroutine[Any, Any, protocol.NamespaceReply]) -> None:
+    def _wait_for(self, op: int, request_id: int, work: Coroutine[Any, Any, bytes], keys: int = 0) -> None:
+        """Answers with the fields that `work` comes to; what is requested meanwhile has to wait."""
         self._transport.pause_reading()
-        self._waiting = asyncio.create_task(self._finish(op, request_id, work))
+        self._waiting = asyncio.create_task(self._finish(op, request_id, work, keys))
 
-    async def _finish(
-        self, op: int, request_id: int, work: Coroutine[Any, Any, protocol.NamespaceReply]
-    ) -> None:
+    async def _finish(self, op: int, request_id: int, work: Coroutine[Any, Any, bytes], keys: int) -> None:
         try:
-            self.reply(op, request_id, (await work).encode())
+            self.reply(op, request_id, await work, keys)
         except RefusedError as error:
             self.refuse(op, request_id, error.status, str(error))
         self._waiting = None
         if not self._closing:
             self._go_on()
+
+
+async def _encoded(work: Coroutine[Any, Any, protocol.NamespaceReply]) -> bytes:
+    return (await work).encode()
+
+
+def _says_missing(op: int, fields: bytes, count: int) -> bool:
+    """Whether a reply to EXISTS or LOOKUP of `count` entries has one that is not there."""
+    if op == Op.EXISTS:
+        return int.from_bytes(fields[8:], "little").bit_count() < count
+    return protocol.NO_SEGMENT in memoryview(fields)[8 : 8 + 4 * count].cast("I")
 
 
 def _avoided(body: bytes, count: int) -> tuple[int, ...]:
