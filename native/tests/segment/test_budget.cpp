@@ -91,7 +91,8 @@ TEST(of_those_who_wait_who_wants_little_goes_first_and_nobody_slips_in_with_more
   CHECK(!passer_by.try_take(20));  // as much as somebody waits for
   CHECK(passer_by.try_take(10));
   passer_by.give_back_all();
-  holder.give_back(80);  // 90 are free: not enough for both, whose shares end after they have told their order
+  holder.give_back(
+      80);  // 90 are free: not enough for both, whose shares end after they have told their order
   small.join();
   large.join();
   CHECK_EQ(small_at.load(), 1);
