@@ -38,15 +38,12 @@ def refused(words: list[str], enter: tuple[str, ...]) -> str:
     return said
 
 
-@pytest.mark.parametrize("kind", ["master", "segment"])
-def test_a_server_that_may_open_too_few_files_says_how_many_it_needs(kind: str, tmp_path: Path) -> None:
-    said = refused(command(kind, tmp_path / "data"), ("prlimit", "--nofile=24:24"))
+def test_a_server_that_may_open_too_few_files_says_how_many_it_needs(tmp_path: Path) -> None:
+    said = refused(command("segment", tmp_path / "data"), ("prlimit", "--nofile=24:24"))
     assert "only 24 files may be open" in said and "ulimit -Hn" in said
 
 
-@pytest.mark.parametrize(
-    ("kind", "limit"), [("master", 200 * MIB), ("segment", 200 * MIB), ("segment", 1040 * MIB)]
-)
+@pytest.mark.parametrize(("kind", "limit"), [("master", 200 * MIB), ("segment", 1040 * MIB)])
 def test_a_server_without_addresses_for_its_threads_names_the_limit(
     kind: str, limit: int, tmp_path: Path
 ) -> None:
@@ -54,7 +51,7 @@ def test_a_server_without_addresses_for_its_threads_names_the_limit(
     assert f"RLIMIT_AS is {limit // MIB} MiB: raise it (ulimit -v unlimited)" in said
 
 
-@pytest.mark.parametrize(("kind", "limit"), [("master", MIB), ("segment", MIB), ("segment", 0)])
+@pytest.mark.parametrize(("kind", "limit"), [("master", MIB), ("segment", 0)])
 def test_a_server_whose_files_may_not_grow_names_the_limit_and_not_the_disk(
     kind: str, limit: int, tmp_path: Path
 ) -> None:
@@ -69,16 +66,13 @@ def own_mount(directory: Path, then: str) -> tuple[str, ...]:
     return ("unshare", "--mount", *user, "sh", "-c", f'set -e; cd {directory}; {commands}; exec "$@"', "sh")
 
 
-@pytest.mark.parametrize("kind", ["master", "segment"])
-def test_a_data_folder_on_a_full_or_read_only_file_system_is_named_with_what_helps(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_data_folder_on_a_full_or_read_only_file_system_is_named_with_what_helps(tmp_path: Path) -> None:
     mount, data = tmp_path, tmp_path / "data"
     full = own_mount(mount, f"dd if=/dev/zero of={mount}/rest bs=4k count=64 2>/dev/null || mkdir -p {data}")
-    said = refused(command(kind, data), full)
+    said = refused(command("segment", data), full)
     assert "No space left on device" in said and "ree space" in said and str(data) in said
     read_only = own_mount(mount, f"mkdir {data}; mount -o remount,ro {mount}")
-    said = refused(command(kind, data), read_only)
+    said = refused(command("segment", data), read_only)
     assert "ead-only file system" in said and "writable" in said and str(data) in said
 
 
