@@ -285,8 +285,10 @@ async def test_a_standby_is_ready_once_it_has_caught_up_and_reloads_when_its_pas
     await asyncio.to_thread(shared_etcd().members[0].compact)
     following = asyncio.gather(follower.run(), follower.watch_lag())
     await until(lambda: follower.ready, "it has caught up")
-    assert follower.loads == 2
-    assert metrics.registry.get_sample_value("kvstore_master_directory_reloads_total") == 1
+    # Once, or again where the leader's own upkeep has dropped what was read meanwhile.
+    assert follower.loads >= 2
+    reloads = metrics.registry.get_sample_value("kvstore_master_directory_reloads_total")
+    assert reloads == follower.loads - 1
     assert follower.replay.index.entry_count == 4
     await segment.journal(ns, fingerprints(4, seed=3))
     await segment.acked()
