@@ -296,3 +296,13 @@ async def test_a_standby_is_ready_once_it_has_caught_up_and_reloads_when_its_pas
     following.cancel()
     await store.close()
     await segment.close()
+
+
+async def test_a_leader_knows_until_when_nobody_else_can_lead(start_master: StartMaster) -> None:
+    leader = await start_master()
+    tenure = leader._roles._tenure
+    assert tenure is not None and tenure.lasts_until is not None and tenure.is_certain
+    first = tenure.lasts_until
+    await until(lambda: (tenure.lasts_until or 0.0) > first, "its lease is renewed")
+    tenure.end("resigned")
+    assert not tenure.is_certain
