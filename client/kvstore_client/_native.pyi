@@ -54,6 +54,9 @@ class PoolProgress:
     @property
     def scanned_bytes(self) -> int:
         """Of the objects that an earlier process has left: how much was compared with their digests."""
+    @property
+    def adopted_objects(self) -> int:
+        """Of those objects: how many can be found again."""
     def cancel(self) -> None:
         """Ends it within the time of touching 64 MiB a thread."""
 

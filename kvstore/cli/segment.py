@@ -12,7 +12,7 @@ from kvstore.cli.errors import fail
 from kvstore.cli.settings_options import with_settings_options
 from kvstore.common.config.segment import SegmentSettings
 from kvstore.common.errors import CoreTaskEnded
-from kvstore.segment.errors import SegmentStartError
+from kvstore.segment.errors import PoolLost, SegmentStartError
 from kvstore.segment.run import run
 from kvstore.segment.server import SegmentServer
 
@@ -39,7 +39,7 @@ def segment(settings: SegmentSettings, json: JsonOption = False, parent_pid: Par
 
     try:
         uvloop.run(run(settings, on_listening))
-    except (SegmentStartError, CoreTaskEnded) as error:
+    except (SegmentStartError, CoreTaskEnded, PoolLost) as error:
         fail(str(error))
 
 

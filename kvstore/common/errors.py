@@ -39,5 +39,9 @@ class CorruptRecordError(KvstoreError):
     """A stored record whose envelope or checksum is wrong."""
 
 
+class LimitTooLow(KvstoreError):
+    """A limit of the process under which a server can't work."""
+
+
 class CoreTaskEnded(KvstoreError):
     """A task that a server can't do without has ended: the process stops."""

@@ -11,6 +11,7 @@ from kvstore.common.errors import RefusedError
 from kvstore.common.identity import namespace_id
 from kvstore.master.directory import Directory, NamespaceView
 from kvstore.master.ha.fresh_reads import FreshReads
+from kvstore.master.metadata.replicated import Tenure
 from kvstore.master.state.directory_state import DirectoryState
 from kvstore.master.state.replay import Replay
 from kvstore_client._native import DirectoryIndex
@@ -55,6 +56,7 @@ class Roles:
     def __init__(self) -> None:
         self._backend: Backend | None = None
         self.directory: Directory | None = None
+        self._tenure: Tenure | None = None
         self.leader_address = ""  # control address of the leader, as far as it is known
         self.fresh_reads: FreshReads | None = None  # of a standby
         self.lag_revisions: int | None = None  # commits that a standby's directory is behind
@@ -81,9 +83,16 @@ class Roles:
         """0 while there is no map."""
         return self._backend.map_epoch if self._backend is not None else 0
 
-    def lead(self, directory: Directory) -> None:
+    def lead(self, directory: Directory, tenure: Tenure | None = None) -> None:
+        """`tenure`: None where there is no other master."""
         self._backend = self.directory = directory
+        self._tenure = tenure
         self.lag_revisions = None
+
+    @property
+    def leads_for_certain(self) -> bool:
+        """Whether no other master can have changed anything meanwhile."""
+        return self.directory is not None and (self._tenure is None or self._tenure.is_certain)
 
     def stand_by(self, standby: Standby) -> None:
         self._backend, self.directory = standby, None

@@ -15,7 +15,7 @@ from kvstore import __version__
 from kvstore.common.advertised_host import NoAddressToAdvertise, advertised_host
 from kvstore.common.config.master import MasterSettings
 from kvstore.common.core_tasks import CoreTasks
-from kvstore.common.errors import FencedError, KvstoreError
+from kvstore.common.errors import FencedError, KvstoreError, LimitTooLow
 from kvstore.common.file_limit import (
     connections_that_fit,
     control_connections_max,
@@ -25,6 +25,7 @@ from kvstore.common.file_limit import (
 )
 from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
+from kvstore.common.process_limits import limit_in_the_way
 from kvstore.common.process_status import ProcessStatus
 from kvstore.common.starting import finish_unless
 from kvstore.master.clear_watch import ClearWatch
@@ -293,6 +294,8 @@ async def run(settings: MasterSettings, on_listening: Callable[[MasterServer], N
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raise_file_limit()
+    if limit := limit_in_the_way():
+        raise LimitTooLow(limit)
     server = MasterServer(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from kvstore.common.errors import KvstoreError
+
 
 class SegmentStartError(Exception):
     """The segment can't start. The text is one line: what is wrong, with its numbers, and how to fix it."""
+
+
+class PoolLost(KvstoreError):
+    """Somebody has taken memory of the pool away: the process ends."""
 
 
 class RegistrationRefused(Exception):

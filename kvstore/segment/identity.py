@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -15,6 +17,22 @@ _ID_FILE = "segment_id"
 # The first format is the id alone. A later one begins with a line `format N`.
 _FORMAT_LINE = re.compile(r"format (\d+)(?:\n|$)")
 _LOCK_FILE = "lock"
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def cannot_write(data_dir: Path, error: OSError) -> str:
+    """What an operator reads: why the data directory is of no use, and the remedy that fits."""
+    if error.errno in _FULL:
+        remedy = "free space there: a segment needs a few KiB, once"
+    elif error.errno == errno.EFBIG:
+        remedy = "raise RLIMIT_FSIZE (ulimit -f unlimited)"
+    elif error.errno in (errno.EMFILE, errno.ENFILE):
+        remedy = "raise the limit of open files (ulimit -n, LimitNOFILE= of systemd)"
+    else:
+        remedy = "choose a writable one with --data-dir"
+    return f"data directory {data_dir} can't be used ({error.strerror}): {remedy}"
 
 
 def new_pool_id() -> bytes:
@@ -58,10 +76,7 @@ def _lock(data_dir: Path) -> int:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock_fd = os.open(data_dir / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise SegmentStartError(
-            f"data directory {data_dir} can't be used ({error.strerror}): choose a writable one with "
-            "--data-dir"
-        ) from error
+        raise SegmentStartError(cannot_write(data_dir, error)) from error
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -71,23 +86,32 @@ def _lock(data_dir: Path) -> int:
             f"data directory {data_dir} is locked by another segment (pid {holder}): "
             "stop it, or give this one its own directory with --data-dir"
         ) from error
-    os.ftruncate(lock_fd, 0)
-    os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+    # For whoever finds it locked. Where there is no room for it the lock holds all the same.
+    with contextlib.suppress(OSError):
+        os.ftruncate(lock_fd, 0)
+        os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
     return lock_fd
 
 
+def _make_id(path: Path) -> bytes:
+    segment_id = new_pool_id()
+    # Written aside and renamed: a crash in between leaves no half-written id.
+    scratch = path.with_suffix(".new")
+    with open(scratch, "w") as file:
+        file.write(segment_id.hex() + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(scratch, path)
+    return segment_id
+
+
 def _read_or_make_id(path: Path) -> bytes:
-    if not path.exists():
-        segment_id = new_pool_id()
-        # Written aside and renamed: a crash in between leaves no half-written id.
-        scratch = path.with_suffix(".new")
-        with open(scratch, "w") as file:
-            file.write(segment_id.hex() + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-        return segment_id
-    text = path.read_text(errors="replace").strip()
+    try:
+        if not path.exists():
+            return _make_id(path)
+        text = path.read_text(errors="replace").strip()
+    except OSError as error:
+        raise SegmentStartError(cannot_write(path.parent, error)) from error
     if (later := _FORMAT_LINE.match(text)) is not None:
         raise SegmentStartError(
             f"{path} has format {later[1]}, and this release reads format 1: a later release of kvstore has written it. "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from kvstore.common.logs import log_event
 from kvstore.common.sizes import format_size
 from kvstore.segment.errors import SegmentStartError
 from kvstore.segment.pool_place import PoolPlace, pools_left_behind
+from kvstore.segment.pool_watch import PoolFile
 from kvstore_client._native import PoolPlaceError, PoolProgress, PoolRefusedError, SegmentStore
 
 logger = logging.getLogger(__name__)
@@ -31,17 +31,21 @@ class PoolMaking:
         """`moved_from`: the pool that this segment had elsewhere, and its size."""
         self._place = place
         self._moved_from = dict(moved_from or {})
-        self._file: tuple[int, int] | None = None  # which file it is, whatever its path names later
         self._capacity_bytes = capacity_bytes
         self._progress = PoolProgress()
         self._store: SegmentStore | None = None
-        self.path: Path | None = None
-        """Of the file that the pool is, once it is made; None when it ends with the process."""
+        self.file: PoolFile | None = None
+        """That the pool is, once it is made; None when it ends with the process."""
+
+    @property
+    def path(self) -> Path | None:
+        """Of that file."""
+        return self.file.path if self.file is not None else None
 
     @property
     def kept_at(self) -> Path | None:
         """The file in which the next process finds the pool: None, too, when it was removed or replaced meanwhile."""
-        return self.path if self.path is not None and _identity(self.path) == self._file else None
+        return self.path if self.file is not None and self.file.now() is not None else None
 
     async def make(self, make: MakeStore) -> SegmentStore:
         """SegmentStartError when there can't be one. Cancelled, it ends when what was begun is undone."""
@@ -100,6 +104,8 @@ class PoolMaking:
         """How far it is, for people."""
         progress = self._progress
         total = format_size(progress.total_bytes or self._capacity_bytes)
+        if progress.adopted_objects:
+            return f"the pages that are there are being taken over: {progress.adopted_objects} so far"
         if progress.scanned_bytes:
             return f"the pages that are there are being verified: {format_size(progress.scanned_bytes)} of {total} so far"
         if progress.locked_bytes:
@@ -118,8 +124,7 @@ class PoolMaking:
                     raise
                 log_event(logger, logging.WARNING, "pool_not_kept", why=str(error))
             else:
-                self._file = _identity(path)
-                self.path = path
+                self.file = PoolFile.at(path)
                 return store
         return make("", self._progress)
 
@@ -152,18 +157,11 @@ class PoolMaking:
                 touched_bytes=touched,
                 locked_bytes=self._progress.locked_bytes,
                 verified_bytes=self._progress.scanned_bytes,
+                adopted_objects=self._progress.adopted_objects,
                 total_bytes=self._progress.total_bytes,
                 gb_per_s=_gb_per_s(touched - before, now - then),
             )
             before, then = touched, now
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _gb_per_s(size_bytes: int, seconds: float) -> float:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kvstore.common.capacity import capacity_of
 from kvstore.segment.errors import SegmentStartError
+from kvstore.segment.identity import cannot_write
 from kvstore_client._native import pool_file_capacity_bytes
 
 SMALL_PAGES = Path("/dev/shm")
@@ -115,9 +116,7 @@ def note_pool(data_dir: Path, kept: KeptPool) -> None:
         scratch.write_text(json.dumps(note) + "\n")
         os.replace(scratch, data_dir / _NOTE)
     except OSError as error:
-        raise SegmentStartError(
-            f"data directory {data_dir} can't be written to ({error.strerror}): choose a writable one with --data-dir"
-        ) from error
+        raise SegmentStartError(cannot_write(data_dir, error)) from error
 
 
 def moved_from(data_dir: Path, path: Path | None) -> dict[Path, int]:

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from kvstore.common.config.segment import SegmentSettings
 from kvstore.common.file_limit import raise_file_limit
 from kvstore.common.logs import log_event
+from kvstore.common.process_limits import limit_in_the_way
 from kvstore.common.starting import finish_unless
-from kvstore.segment.errors import ClusterChanged
+from kvstore.segment.errors import ClusterChanged, SegmentStartError
 from kvstore.segment.server import SegmentServer
 
 logger = logging.getLogger(__name__)
@@ -23,6 +24,8 @@ async def run(settings: SegmentSettings, on_listening: Callable[[SegmentServer],
     SegmentStartError when it can't start.
     """
     raise_file_limit()
+    if limit := limit_in_the_way():
+        raise SegmentStartError(limit)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -24,6 +24,7 @@ from kvstore.common.file_limit import connections_that_fit, file_limit
 from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
 from kvstore.common.names import look_up_patiently
+from kvstore.common.process_limits import limit_in_the_way
 from kvstore.common.process_status import ProcessStatus
 from kvstore.common.sizes import parse_size
 from kvstore.segment.attach_session import Registration
@@ -43,6 +44,7 @@ from kvstore.segment.pool_place import (
     pool_place,
     why_lost,
 )
+from kvstore.segment.pool_watch import PoolFile, watch_pool
 from kvstore.segment.refusal_watch import watch_refusals
 from kvstore.segment.retention_watch import watch_retention
 from kvstore.segment.socket_path import default_unix_path, keep_unix_path, prepare_unix_path
@@ -52,7 +54,7 @@ from kvstore_client.tokens import TokenRole
 
 logger = logging.getLogger(__name__)
 
-LEAVE_TIMEOUT_S = 3.0
+LEAVE_TIMEOUT_S = 1.5  # SIGTERM ends a process within two seconds, also where its master hangs
 BUFFERS_MIN = 64
 
 
@@ -98,6 +100,10 @@ class SegmentServer:
     def store(self) -> SegmentStore:
         assert self._store is not None, "the segment has not been started"
         return self._store
+
+    @property
+    def _pool_file(self) -> PoolFile | None:
+        return self._making.file if self._making is not None else None
 
     @property
     def kept_pool(self) -> str:
@@ -174,6 +180,8 @@ class SegmentServer:
                 lambda: keep_unix_path(Path(unix_path), private, server.remake_unix_socket),
                 "keep-unix-socket",
             )
+        if (file := self._pool_file) is not None:
+            self._tasks.keep(lambda: watch_pool(file, self._fail), "watch-pool")
         self._tasks.keep(lambda: watch_refusals(server.stats, connections_max), "watch-refusals")
         self._tasks.keep(lambda: watch_retention(store.stats), "watch-retention")
         self._tasks.keep(lambda: watch_limits(store.budget_usage), "watch-limits")
@@ -243,6 +251,8 @@ class SegmentServer:
             capacity_bytes = capacity_at(settings.capacity, settings.data_dir, place.path)
         except CapacityError as error:
             raise SegmentStartError(str(error)) from error
+        if limit := limit_in_the_way(capacity_bytes):
+            raise SegmentStartError(limit)
         lost = why_lost(settings.data_dir, place.path)
         making = self._making = PoolMaking(place, capacity_bytes, moved_from(settings.data_dir, place.path))
         registry.register(PoolCollector(making.stats))

@@ -211,6 +211,7 @@ void bind_segment(nb::module_& m) {
       .def_prop_ro("locked_bytes", [](PoolProgress& p) { return p.locked_bytes.load(); })
       .def_prop_ro("total_bytes", [](PoolProgress& p) { return p.total_bytes.load(); })
       .def_prop_ro("scanned_bytes", [](PoolProgress& p) { return p.scanned_bytes.load(); })
+      .def_prop_ro("adopted_objects", [](PoolProgress& p) { return p.adopted_objects.load(); })
       .def("cancel", [](PoolProgress& p) { p.cancelled.store(true); });
 
   m.def("pool_file_capacity_bytes", &pool_file_capacity_bytes, "path"_a);

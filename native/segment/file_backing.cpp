@@ -186,7 +186,7 @@ class FileBacking : public PoolBacking {
     if (examine && size_bytes >= kPoolHeadBytes) {
       std::array<uint8_t, kPoolHeadBytes> head{};
       read_head(head.data());
-      examine(head.data());
+      examine(head.data(), size_bytes);
     }
     if (size_bytes != file_bytes_)
       refuse("has " + std::to_string(size_bytes) + " bytes and the settings make it " +

@@ -107,9 +107,9 @@ void Journal::foretell(const JournalEntry& entry) noexcept {
   ring_->foretell(last_locked() + 1 + foretold_++, entry);
 }
 
-void Journal::lose() noexcept {
+void Journal::lose(uint64_t numbers) noexcept {
   const MutexLock lock(mutex_);
-  const uint64_t lost = last_locked() + 1;
+  const uint64_t lost = last_locked() + numbers;
   if (ring_ != nullptr) ring_->lose(lost);
   kept_.clear();
   first_kept_ = next_out_ = lost + 1;

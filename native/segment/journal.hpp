@@ -45,8 +45,9 @@ class Journal {
   // The change is about to be made, and the next append() has it, in the order of these calls: whoever finds the ring of a
   // process that was killed in between knows of it. Where there is no ring this does nothing.
   void foretell(const JournalEntry& entry) noexcept;
-  // Something changed that no entry can tell: the next attach or batch shows a gap, which an inventory closes.
-  void lose() noexcept;
+  // Something changed that no entry can tell: the next attach or batch shows a gap, which an inventory closes. `numbers`: how many
+  // may have been given for it, so that none is given twice.
+  void lose(uint64_t numbers = 1) noexcept;
 
   // A timerfd, readable when there is something worth draining: at once when somebody waits for it or much has
   // piled up, else a moment after the first entry, so that the runs of a batch travel to the master together.

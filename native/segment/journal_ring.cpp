@@ -114,10 +114,15 @@ bool JournalRing::read(uint64_t seq, JournalEntry& entry) const {
 
 JournalRing::Recovered JournalRing::recover() {
   Recovered found;
+  bool damaged = false;
   for (uint32_t which = 0; which < 2; ++which) {
     State state;
     std::memcpy(&state, copy(which), sizeof(state));
-    if (state.check != check_of(state)) continue;
+    if (state.check != check_of(state)) {
+      // Zero: its writer was killed, and the other copy is the newest. Anything else went bad, and may have been that one.
+      damaged |= state.check != 0;
+      continue;
+    }
     if (!found.intact || static_cast<int32_t>(state.serial - state_.serial) > 0) state_ = state;
     found.intact = true;
   }
@@ -128,6 +133,7 @@ JournalRing::Recovered JournalRing::recover() {
   // Killed between the last entry and the state that names it.
   JournalEntry entry{};
   while (read(state_.last_seq + 1, entry)) ++state_.last_seq;
+  found.numbers_lost = damaged;
   found.acked_seq = state_.acked_seq;
   uint64_t first = std::max(state_.acked_seq, state_.lost_seq) + 1;
   if (state_.last_seq >= entry_count_) first = std::max(first, state_.last_seq - entry_count_ + 1);

@@ -40,6 +40,8 @@ class JournalRing {
 
   struct Recovered {
     bool intact = false;  // false: nothing below counts, and nobody knows what the directory was told
+    // Entries may have been given numbers above last_seq() that can't be seen any more: whoever goes on from here announces all anew.
+    bool numbers_lost = false;
     uint64_t acked_seq = 0;
     uint64_t first_seq = 1;  // of `entries`, or of the next one where there are none
     std::vector<JournalEntry> entries;

@@ -58,7 +58,7 @@ bool is_pool(int fd, const struct stat& status) {
   std::vector<uint8_t> head(Superblock::kBytes);  // zeros
   const ssize_t got = ::pread(fd, head.data(), head.size(), 0);
   if (got < 0) fail("reading the head of a file");
-  if (Superblock::has_magic(head.data())) return true;
+  if (Superblock::has_magic(head.data()) || Superblock::is_damaged(head.data())) return true;
   return Superblock::is_blank(head.data()) && (status.st_mode & 07777) == 0600 &&
          static_cast<uint64_t>(status.st_size) % kPage == 0;
 }
@@ -102,12 +102,15 @@ KeptPool::KeptPool(const PoolLayout& layout, const KeptPoolOptions& options, Poo
 void KeptPool::open(const KeptPoolOptions& options, PoolProgress* progress) {
   PoolOptions pool = options.pool;
   const BootId boot_id = current_boot_id();
-  pool.examine = [&](const uint8_t* head) {
+  pool.examine = [&](const uint8_t* head, uint64_t size_bytes) {
     const FileIdentity file = file_identity(pool.path);
     const auto judgement = Superblock::judge(head, {options.segment_id, shape_, file, boot_id});
     if (judgement.verdict == Superblock::Verdict::kEmpty) throw OfNoUse{judgement.reason};
     if (judgement.verdict == Superblock::Verdict::kRefused)
       throw PoolRefusedError("the pool file " + pool.path + " " + judgement.reason);
+    if (size_bytes < shape_.map_bytes)
+      throw OfNoUse{"somebody has made it shorter: it has " + std::to_string(size_bytes) + " bytes of " +
+                    std::to_string(shape_.map_bytes)};
   };
   try {
     pool_ = std::make_unique<Pool>(layout_, pool, progress);

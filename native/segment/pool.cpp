@@ -76,6 +76,7 @@ void Pool::make(const PoolOptions& options, PoolProgress& progress) {
   base_ = map_file_aligned(backing_->fd(), backing_->file_bytes(), PROT_READ | PROT_WRITE,
                            std::max(kHugePage, backing_->reserved_page_bytes()));
   if (base_ == nullptr) fail("mmap");
+  fault_note_.emplace(base_, backing_->file_bytes(), options.path);
   const bool transparent =
       options.huge_pages == HugePages::kTransparent && backing_->reserved_page_bytes() == 0;
   ::madvise(base_, map_bytes_, transparent ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
@@ -89,6 +90,7 @@ void Pool::make(const PoolOptions& options, PoolProgress& progress) {
 }
 
 void Pool::release() {
+  fault_note_.reset();
   if (base_ != nullptr) ::munmap(base_, backing_->file_bytes());
   if (read_only_fd_ >= 0) ::close(read_only_fd_);
 }
@@ -158,7 +160,12 @@ void Pool::allocate_and_touch(bool transparent, PoolProgress& progress) {
   // hole is left.
   int failed = error.load();
   if (failed == 0) failed = allocate_file(backing_->fd(), map_bytes_, &progress.cancelled);
-  if (failed == ENOMEM || failed == EFAULT || failed == ENOSPC || failed == EHWPOISON)
+  if (failed == EHWPOISON)
+    throw PoolLimitError(
+        "the machine says that memory of it is broken (the kernel's log has more): remove the file of the "
+        "pool, "
+        "if it has one, which costs warm pages only, and have the memory tested");
+  if (failed == ENOMEM || failed == EFAULT || failed == ENOSPC)
     throw PoolLimitError("a memory pool of " + std::to_string(map_bytes_) +
                          " bytes can't be allocated: the machine, its memory cgroup, or the file system of "
                          "the pool ran out; lower the capacity");

@@ -6,11 +6,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/huge_pages.hpp"
 #include "segment/pool_backing.hpp"
+#include "segment/pool_fault.hpp"
 
 namespace kvstore {
 
@@ -35,7 +37,8 @@ struct PoolProgress {
   std::atomic<uint64_t> touched_bytes{0};
   std::atomic<uint64_t> total_bytes{0};  // 0 until it is known
   std::atomic<uint64_t> locked_bytes{0};
-  std::atomic<uint64_t> scanned_bytes{0};  // of what an earlier process has left: how much was verified
+  std::atomic<uint64_t> scanned_bytes{0};    // of what an earlier process has left: how much was verified
+  std::atomic<uint64_t> adopted_objects{0};  // of those that were verified: how many can be found again
   std::atomic<bool> cancelled{false};
 };
 
@@ -71,6 +74,7 @@ class Pool {
   const std::unique_ptr<PoolBacking> backing_;
   int read_only_fd_ = -1;
   uint8_t* base_ = nullptr;
+  std::optional<PoolFaultNote> fault_note_;
 };
 
 }  // namespace kvstore

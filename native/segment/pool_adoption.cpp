@@ -1,5 +1,7 @@
 #include "segment/pool_adoption.hpp"
 
+#include <cerrno>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -8,6 +10,9 @@ namespace {
 
 // More than change in one critical section of the store.
 constexpr size_t kNewestEntries = 16384;
+constexpr uint64_t kObjectsAtOnce = 16384;  // between two looks at whether it is called off
+// More than one append() gives: as many as the newest state of the ring may have been ahead of the one before it.
+constexpr uint64_t kUnseenNumbers = 1u << 24;
 
 }  // namespace
 
@@ -40,9 +45,16 @@ PoolContent adopt_pool(KeptPool& pool, ObjectTable& objects, Journal& journal,
   content.dropped = scan.dropped;
   content.scanned_bytes = scan.scanned_bytes;
   content.scan_seconds = scan.seconds;
-  content.needs_inventory = scan.needs_inventory || chunks_lost;
+  content.needs_inventory = scan.needs_inventory || chunks_lost || pool.journal().numbers_lost;
   std::vector<JournalEntry> entries = std::move(scan.removals);
+  PoolProgress unwatched;
+  PoolProgress& progress = options.progress == nullptr ? unwatched : *options.progress;
   for (const PoolScan::Object& object : scan.objects) {
+    if (content.objects % kObjectsAtOnce == 0) {
+      progress.adopted_objects.store(content.objects, std::memory_order_relaxed);
+      if (progress.cancelled.load(std::memory_order_relaxed))
+        throw std::system_error(ECANCELED, std::generic_category(), "taking over the memory pool");
+    }
     const bool told = object.seq != 0 && object.seq <= scan_options.last_seq;
     const uint64_t seq = told ? object.seq : scan_options.last_seq + 1 + entries.size();
     if (!objects.adopt(object.slot, object.fp, seq)) {  // it lies on another one, or on slot headers
@@ -56,7 +68,7 @@ PoolContent adopt_pool(KeptPool& pool, ObjectTable& objects, Journal& journal,
   }
   // Before the headers of what is not there are made free.
   if (!entries.empty()) journal.append(entries);
-  if (content.needs_inventory) journal.lose();
+  if (content.needs_inventory) journal.lose(pool.journal().numbers_lost ? kUnseenNumbers : 1);
   objects.end_adoption();
   return content;
 }

@@ -34,7 +34,7 @@ class PoolRefusedError : public std::runtime_error {
 constexpr uint64_t kPoolHeadBytes = 4096;
 // Looks at the head of a pool that an earlier process has left, before anything else is done with it; throws PoolRefusedError to
 // leave it alone. Not called for a new one. All zeros when that process died before it had written one.
-using ExaminePool = std::function<void(const uint8_t* head)>;
+using ExaminePool = std::function<void(const uint8_t* head, uint64_t size_bytes)>;
 
 class PoolBacking {
  public:

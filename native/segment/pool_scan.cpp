@@ -17,6 +17,7 @@ namespace {
 
 constexpr uint32_t kSlotsAtOnce = 64;
 constexpr uint64_t kBytesAtOnce = 4u << 20;  // between two looks at whether it is called off
+constexpr size_t kObjectsAtOnce = 16384;     // the same
 constexpr unsigned kThreadsMax = 8;
 
 struct OfFingerprint {
@@ -37,6 +38,11 @@ Numbers removed_by(const ScanOptions& options) {
       removed.erase(entry.fp);
   }
   return removed;
+}
+
+void end_if_cancelled(const PoolProgress* progress) {
+  if (progress != nullptr && progress->cancelled.load(std::memory_order_relaxed))
+    throw std::system_error(ECANCELED, std::generic_category(), "scanning the memory pool");
 }
 
 // What one thread has found.
@@ -169,8 +175,7 @@ Part scan_all(const uint8_t* base, const std::vector<ScannedChunk>& chunks, cons
   run(parts[0]);
   for (std::thread& thread : threads) thread.join();
   if (failed.load()) throw std::bad_alloc();
-  if (progress.cancelled.load())
-    throw std::system_error(ECANCELED, std::generic_category(), "scanning the memory pool");
+  end_if_cancelled(&progress);
   Part all = std::move(parts[0]);
   for (size_t i = 1; i < parts.size(); ++i) {
     const Part& part = parts[i];
@@ -185,7 +190,7 @@ Part scan_all(const uint8_t* base, const std::vector<ScannedChunk>& chunks, cons
 }
 
 // The oldest first. Two of one fingerprint can't be, and of them the newer one stays.
-Fingerprints put_in_order(Part& part) {
+Fingerprints put_in_order(Part& part, const PoolProgress* progress) {
   std::stable_sort(part.objects.begin(), part.objects.end(),
                    [](const PoolScan::Object& a, const PoolScan::Object& b) { return a.seq < b.seq; });
   Fingerprints there;
@@ -193,6 +198,7 @@ Fingerprints put_in_order(Part& part) {
   std::vector<PoolScan::Object> kept;
   kept.reserve(part.objects.size());
   for (size_t i = part.objects.size(); i-- > 0;) {
+    if (i % kObjectsAtOnce == 0) end_if_cancelled(progress);
     if (there.insert(part.objects[i].fp).second)
       kept.push_back(part.objects[i]);
     else
@@ -216,7 +222,7 @@ PoolScan scan_pool(const uint8_t* base, const std::vector<ScannedChunk>& chunks,
   const auto began = std::chrono::steady_clock::now();
   PoolProgress unwatched;
   Part all = scan_all(base, chunks, options, options.progress == nullptr ? unwatched : *options.progress);
-  const Fingerprints there = put_in_order(all);
+  const Fingerprints there = put_in_order(all, options.progress);
   PoolScan scan;
   for (const PoolScan::Object& gone : all.gone)
     if (there.count(gone.fp) == 0) scan.removals.push_back({gone.fp, gone.ns, 0, JournalOp::kRemove});

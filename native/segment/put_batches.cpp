@@ -62,10 +62,18 @@ void PutBatches::close_up_to(uint64_t seq) noexcept {
 }
 
 void PutBatches::expire(uint64_t now_ms) noexcept {
-  for (auto batch = open_.begin(); batch != open_.end();)
-    batch = batch->second.requests == 0 && batch->second.heard_of_ms + kIdleMsMax <= now_ms
-                ? close(batch)
-                : std::next(batch);
+  if (now_ms < next_expiry_ms_) return;
+  // Of one that is opened, or has a request running, the time begins now at the earliest.
+  next_expiry_ms_ = now_ms + kIdleMsMax;
+  for (auto batch = open_.begin(); batch != open_.end();) {
+    const uint64_t end_ms = batch->second.heard_of_ms + kIdleMsMax;
+    if (batch->second.requests == 0 && end_ms <= now_ms) {
+      batch = close(batch);
+      continue;
+    }
+    if (batch->second.requests == 0) next_expiry_ms_ = std::min(next_expiry_ms_, end_ms);
+    ++batch;
+  }
 }
 
 }  // namespace kvstore

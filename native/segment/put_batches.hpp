@@ -60,7 +60,8 @@ class PutBatches {
   void lose_largest() noexcept;
 
   const uint64_t batch_bytes_max_ = UINT64_MAX, bytes_max_ = UINT64_MAX;
-  uint64_t kept_bytes_ = 0;  // of all
+  uint64_t kept_bytes_ = 0;      // of all
+  uint64_t next_expiry_ms_ = 0;  // none ends before: a put looks at no batch but its own
   Open open_;
   uint32_t last_ = 0;
 };

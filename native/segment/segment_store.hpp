@@ -98,6 +98,8 @@ class PutBatch {
   friend class SegmentStore;
   uint64_t refused_bytes_ = UINT64_MAX;
   uint64_t refused_at_ = 0;  // the store's count of what got free
+  // Until then: a pin that runs out frees nothing by itself, and is not counted.
+  std::chrono::steady_clock::time_point refused_until_ = std::chrono::steady_clock::time_point::min();
   std::chrono::steady_clock::time_point patient_until_ = std::chrono::steady_clock::time_point::min();
 };
 

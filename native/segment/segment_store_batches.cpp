@@ -152,7 +152,8 @@ bool SegmentStore::reserve_one(const PutRequest& put, uint32_t entry, uint64_t b
     write.slot = reserved.slot;
     if (write.slot != kNoSlot) break;
     if (closed_.load() || wait.gave_up) return false;
-    if (batch != nullptr && batch->refused_at_ == space_freed_count_ && bytes >= batch->refused_bytes_)
+    if (batch != nullptr && batch->refused_at_ == space_freed_count_ && bytes >= batch->refused_bytes_ &&
+        Clock::now() < batch->refused_until_)
       return false;
     const bool waits = Clock::now() < look_again;  // everything was looked at a moment ago
     const Waiter waiter(space_waiters_);
@@ -172,6 +173,7 @@ bool SegmentStore::reserve_one(const PutRequest& put, uint32_t entry, uint64_t b
       if (batch != nullptr && !closed_.load()) {
         batch->refused_bytes_ = bytes;
         batch->refused_at_ = space_freed_count_;
+        batch->refused_until_ = Clock::now() + kPinPoll;
       }
       return false;
     }

@@ -1,6 +1,7 @@
 // Room for what is written: eviction by need and a little ahead of it, windows for what no extent is long enough for,
 // and waiting for those who may leave some.
 #include <algorithm>
+#include <thread>
 
 #include "segment/segment_store.hpp"
 
@@ -36,6 +37,8 @@ void SegmentStore::space_came() noexcept {
 
 void SegmentStore::give_way() {
   mutex_.unlock();
+  // Who waits is woken by that, and would find the lock taken again: a mutex is not fair.
+  std::this_thread::yield();
   mutex_.lock();
 }
 

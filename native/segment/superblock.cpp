@@ -126,7 +126,12 @@ Superblock::Judgement Superblock::judge(const uint8_t* page, const Expected& exp
   const auto refused = [](const std::string& why) { return Judgement{Verdict::kRefused, why}; };
   const Page said = copy_of(page);
   if (is_blank(page)) return empty("the process that made it died before it had written anything");
-  if (!has_magic(page)) return refused("is not a pool of kvstore: remove it, or choose another pool_path");
+  if (is_damaged(page) && said.segment_id == expected.segment_id) return empty("its first page is damaged");
+  if (!has_magic(page))
+    return refused(
+        "is not a pool of kvstore, or one whose first page is damaged: move it away or remove it, which "
+        "costs "
+        "warm pages only if it is one, or choose another pool_path");
   if (said.format > kFormat)
     return refused(
         "has format " + std::to_string(said.format) + ", and this release reads format " +
@@ -152,6 +157,14 @@ Superblock::Judgement Superblock::judge(const uint8_t* page, const Expected& exp
 }
 
 bool Superblock::has_magic(const uint8_t* page) { return std::memcmp(page, kMagic, sizeof(kMagic)) == 0; }
+
+bool Superblock::is_damaged(const uint8_t* page) {
+  Page said = copy_of(page);
+  if (has_magic(page) && said.format == kFormat) return false;
+  std::memcpy(said.magic, kMagic, sizeof(kMagic));
+  said.format = kFormat;
+  return said.check == check_of(said);
+}
 
 bool Superblock::is_blank(const uint8_t* page) {
   return std::all_of(page, page + kBytes, [](uint8_t byte) { return byte == 0; });

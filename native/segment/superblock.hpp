@@ -71,6 +71,8 @@ class Superblock {
   };
   static Judgement judge(const uint8_t* page, const Expected& expected);
   static bool has_magic(const uint8_t* page);
+  // It was one, and its magic or the number of its format went bad: its check says what stood there.
+  static bool is_damaged(const uint8_t* page);
   // Nobody has written to it.
   static bool is_blank(const uint8_t* page);
   // Of a pool that was made for this segment and whose superblock is whole; 0 for any other.

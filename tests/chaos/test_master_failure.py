@@ -166,3 +166,13 @@ def test_a_master_that_is_away_at_start_is_waited_for_by_segment_and_client(
     worker.wait_progress("once there is a master")
     assert_unharmed(worker.finish())
     assert_all_readable(connect().namespace("chaos"), worker.acked)
+
+
+@pytest.mark.alone
+def test_a_segment_whose_master_hangs_ends_within_two_seconds_of_sigterm(cluster: Cluster) -> None:
+    segment = cluster.start_segment()
+    cluster.master.pause()
+    started = time.monotonic()
+    assert segment.stop() == 0
+    assert time.monotonic() - started < 2.5, "two seconds, and what a busy machine adds"
+    cluster.master.resume()

@@ -206,15 +206,11 @@ def test_a_pool_of_another_size_or_release_or_process_is_refused_and_stays_as_it
     assert "another segment" in start_refused(other)
     said = start_refused(segment, "--capacity=128MiB")
     assert "set capacity as it was" in said and "--empty-pool" in said
-    with open(segment.pool, "r+b") as file:
-        file.seek(FORMAT_OFFSET)
-        format_number = file.read(1)[0]
-        file.seek(FORMAT_OFFSET)
-        file.write(bytes([format_number + 1]))
+    # Another number, and other bytes behind it: the number alone is a cell that went bad.
+    later = bytes([kept[FORMAT_OFFSET] + 1]) + bytes(15)
+    write_over(segment.pool, kept[:FORMAT_OFFSET] + later)
     assert "a later release of kvstore has written it" in start_refused(segment)
-    with open(segment.pool, "r+b") as file:
-        file.seek(FORMAT_OFFSET)
-        file.write(bytes([format_number]))
+    write_over(segment.pool, kept[: FORMAT_OFFSET + 16])
     assert segment.pool.read_bytes() == kept
     segment.start()
     assert_all_readable(connect().namespace("chaos"), ["page"])

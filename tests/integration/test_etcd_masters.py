@@ -338,8 +338,10 @@ async def test_a_standby_is_ready_once_it_has_caught_up_and_reloads_when_its_pas
     await asyncio.to_thread(shared_etcd().members[0].compact)
     following = asyncio.gather(follower.run(), follower.watch_lag())
     await until(lambda: follower.ready, "it has caught up")
-    assert follower.loads == 2
-    assert metrics.registry.get_sample_value("kvstore_master_directory_reloads_total") == 1
+    # Once, or again where the leader's own upkeep has dropped what was read meanwhile.
+    assert follower.loads >= 2
+    reloads = metrics.registry.get_sample_value("kvstore_master_directory_reloads_total")
+    assert reloads == follower.loads - 1
     assert follower.replay.index.entry_count == 4
     await segment.journal(ns, fingerprints(4, seed=3))
     await segment.acked()
@@ -347,3 +349,13 @@ async def test_a_standby_is_ready_once_it_has_caught_up_and_reloads_when_its_pas
     following.cancel()
     await store.close()
     await segment.close()
+
+
+async def test_a_leader_knows_until_when_nobody_else_can_lead(start_master: StartMaster) -> None:
+    leader = await start_master()
+    tenure = leader._roles._tenure
+    assert tenure is not None and tenure.lasts_until is not None and tenure.is_certain
+    first = tenure.lasts_until
+    await until(lambda: (tenure.lasts_until or 0.0) > first, "its lease is renewed")
+    tenure.end("resigned")
+    assert not tenure.is_certain

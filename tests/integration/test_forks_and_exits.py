@@ -231,12 +231,11 @@ def test_a_signal_handler_may_close_the_client_whose_call_it_interrupts(store: C
                 assert space.get("key") is None
                 assert space.get("key") is None  # closed by now
             finally:
-                assert time.monotonic() - began < 2
+                assert time.monotonic() - began < 10, "half of its deadline, on however busy a machine"
             sys.exit(4)
             """,
             store.masters,
             str(segment.pid),
-            timeout_s=15,
         )
         expected = 4 if ends == "None" else 3
         assert (outcome.returncode, outcome.stdout, outcome.stderr) == (expected, "", "")

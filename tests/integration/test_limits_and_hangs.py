@@ -253,8 +253,8 @@ def test_without_a_descriptor_left_the_status_page_goes_on(kind: str, launch: La
 def answered(server: Server, path: str, status: int, text: str = "") -> bool:
     with contextlib.suppress(OSError):
         said = server.get(path, timeout_s=5.0)
-        assert said[0] == status and text in said[1]
-        return True
+        # PROGRAM calls a loop dead that was not heard of for 1.5 s, and so may one be that gets no CPU for so long.
+        return said[0] == status and text in said[1]
     return False
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from kvstore.v1 import admin_pb2, admin_pb2_grpc
 from kvstore.v1 import control_pb2 as pb
 
+from kvstore.master.metadata.replicated import Tenure
+from kvstore.master.metadata.store import Fence
 from kvstore.master.server import MasterServer
 from kvstore_client import protocol
 from kvstore_client.protocol import Op, SegmentState, Status
@@ -62,6 +65,26 @@ async def test_registration_tells_a_segment_where_to_go_on(
     assert (registered.durable_seq, registered.need_inventory) == (10, False)
     # The first stream was taken over.
     assert (await segment.failure()).code() is grpc.StatusCode.UNAVAILABLE
+    await again.close()
+
+
+async def test_a_master_that_may_lead_no_more_tells_no_segment_what_is_current(
+    master: MasterServer, segment: SegmentPeer
+) -> None:
+    tenure = Tenure(Fence(1), 1)
+    master._roles.lead(master.directory, tenure)
+    await segment.attach()
+    again = type(segment)(master.control_port)
+    tenure.lasts_until = (
+        time.monotonic()
+    )  # it was stopped for longer than its lease, and has heard nothing yet
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await again.attach()
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    tenure.lasts_until = time.monotonic() + 60.0
+    await again.close()
+    again = type(segment)(master.control_port)
+    await again.attach()
     await again.close()
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import stat
@@ -65,6 +66,21 @@ def test_the_socket_of_a_dead_process_is_cleared_away_and_a_live_one_is_not(tmp_
             prepare_unix_path(path, private=False)
     prepare_unix_path(path, private=False)
     assert not path.exists()
+
+
+def test_the_socket_of_a_process_that_takes_nobody_for_now_is_not_cleared_away(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as waiting:
+        listener.bind(str(path))
+        listener.listen(0)  # it is stopped, say, and its clients go on coming
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                client = waiting.enter_context(socket.socket(socket.AF_UNIX))
+                client.setblocking(False)
+                client.connect(str(path))
+        with pytest.raises(SegmentStartError, match="in use by a running process"):
+            prepare_unix_path(path, private=False)
+        assert path.is_socket()
 
 
 def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ class Replica:
             return
         directory = self._leads(tenure.fence, recovered)
         directory.start()
-        self._roles.lead(directory)
+        self._roles.lead(directory, tenure)
         if self._follower is not None and self._follower.replay.index is not recovered.index:
             await asyncio.to_thread(self._follower.replay.index.clear)
         self._metrics.is_leader.set(1)

@@ -57,6 +57,7 @@ class Election:
             tenure, seen_revision = await self._try(lease_id)
             if tenure is not None:
                 self._tenure = tenure
+                tenure.lasts_until = asked_at + granted_s
                 self._renewing = asyncio.create_task(
                     self._renew(tenure, asked_at + granted_s, granted_s), name="election-renewal"
                 )
@@ -142,7 +143,7 @@ class Election:
                 if left_s <= 0:
                     why = "the lease has ended in etcd"
                     return
-                ends_at = asked_at + left_s
+                ends_at = tenure.lasts_until = asked_at + left_s
         except StoreError as error:
             why = f"the lease could not be renewed in time: {error}"
         finally:

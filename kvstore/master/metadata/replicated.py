@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -41,6 +42,13 @@ class Tenure:
         self.revision = revision  # nothing that an earlier leader wrote is newer
         self.ended = asyncio.Event()
         self.why = ""
+        # Until then (time.monotonic()) nobody else can lead, as far as this process knows. None: until it has ended.
+        self.lasts_until: float | None = None
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether nobody else can lead now: a process that was stopped goes on before it has heard that its lease is over."""
+        return not self.ended.is_set() and (self.lasts_until is None or time.monotonic() < self.lasts_until)
 
     def end(self, why: str) -> None:
         if not self.ended.is_set():

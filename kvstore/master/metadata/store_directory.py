@@ -26,6 +26,7 @@ COSTS_WARM_PAGES_ONLY = (
 
 PROCESS_ENDED = "the process of RocksDB has ended"
 FREE_SPACE = "Free space on that disk, or raise the quota"
+FILE_LIMIT = "Raise RLIMIT_FSIZE (ulimit -f unlimited)"
 
 
 def commits_directory(path: Path) -> Path:
@@ -100,7 +101,7 @@ def occupied_bytes(path: Path) -> int:
 
 def unusable(path: Path, why: str) -> StoreError:
     """What an operator reads: which directory, why, and the remedy that fits."""
-    what_helps = FREE_SPACE + ", and start it again" if is_out_of_space(why) else remedy(why)
+    what_helps = _what_gives_space(why) + ", and start it again" if is_out_of_space(why) else remedy(why)
     return StoreError(f"can't open the metadata store in {path}: {why}. {what_helps}")
 
 
@@ -115,9 +116,13 @@ def is_out_of_space(why: str) -> bool:
     return any(os.strerror(code) in why for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
+def _what_gives_space(why: str) -> str:
+    return FILE_LIMIT if os.strerror(errno.EFBIG) in why else FREE_SPACE
+
+
 def remedy(why: str) -> str:
     if is_out_of_space(why):
-        return FREE_SPACE + ": the master goes on by itself then"
+        return _what_gives_space(why) + ": the master goes on by itself then"
     for code, text in _REMEDIES.items():
         if os.strerror(code) in why:
             return text

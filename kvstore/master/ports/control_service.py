@@ -51,7 +51,8 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
         said = await self._first_message(request_iterator, context)
         registration = await self._registration(said, context)
         directory = self._roles.directory
-        if directory is None:
+        # What a segment takes for current, it serves: one whose time may be over can't say it.
+        if directory is None or not self._roles.leads_for_certain:
             await refuse_as_standby(context, self._roles)
         await _check_cluster(said.expected_cluster_id, directory.cluster_id, context)
         session = self._new_session(said, directory)

@@ -100,7 +100,7 @@ void GhostTable::put(uint64_t id, uint8_t memory, uint32_t now) noexcept {
 }
 
 std::optional<GhostTable::Ghost> GhostTable::take(uint64_t id, uint32_t now) noexcept {
-  if (bucket_count_ == 0) return std::nullopt;
+  if (size_ == 0) return std::nullopt;  // as long as a pool fills up: nothing of so large a table is read
   advance(now);
   const uint64_t hash = mix64(id);
   for (uint32_t& ghost : bucket(hash).ghosts) {

@@ -122,6 +122,25 @@ TEST(a_ring_whose_state_is_damaged_twice_is_not_intact) {
   CHECK(!recovered(memory).intact);
 }
 
+TEST(numbers_that_only_a_damaged_state_may_have_named_count_as_lost) {
+  Memory memory;
+  JournalRing ring(memory.at, kEntries);
+  ring.format();
+  const auto batch = entries(1, 8);
+  ring.append(1, batch.data(), 4);
+  ring.append(5, batch.data() + 4, 4);
+  CHECK(!recovered(memory).numbers_lost);
+  for (const size_t copy : {0u, 64u}) {
+    Memory damaged;
+    std::memcpy(damaged.at, memory.at, JournalRing::bytes_of(kEntries));
+    damaged.at[copy + 3] ^= 1;
+    CHECK(recovered(damaged).intact && recovered(damaged).numbers_lost);
+    // Killed while it was written, which is no damage: the other one is the newest.
+    std::memset(damaged.at + copy + 28, 0, 4);
+    CHECK(recovered(damaged).intact && !recovered(damaged).numbers_lost);
+  }
+}
+
 TEST(lost_numbers_stay_lost) {
   Memory memory;
   JournalRing ring(memory.at, kEntries);

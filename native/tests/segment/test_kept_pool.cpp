@@ -136,6 +136,29 @@ TEST(a_pool_whose_journal_is_damaged_is_replaced) {
         again.fresh_reason().find("journal") != std::string::npos);
 }
 
+TEST(a_pool_whose_magic_went_bad_or_that_somebody_made_shorter_is_replaced) {
+  PoolPlace place;
+  const std::string path = place.file("pool");
+  leave_a_pool(path);
+  {
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.put('k');
+  }
+  {
+    KeptPool again = opened(options(path));
+    CHECK(!again.warm() && again.fresh_reason() == "its first page is damaged");
+  }
+  CHECK_EQ(::unlink(path.c_str()), 0);
+  leave_a_pool(path);
+  struct stat file{};
+  CHECK_EQ(::stat(path.c_str(), &file), 0);
+  CHECK_EQ(::truncate(path.c_str(), file.st_size / 2), 0);
+  KeptPool again = opened(options(path));
+  CHECK(!again.warm() && again.pool_id() == kSecond);
+  CHECK_EQ(again.fresh_reason(), "somebody has made it shorter: it has " + std::to_string(file.st_size / 2) +
+                                     " bytes of " + std::to_string(file.st_size));
+}
+
 TEST(a_pool_of_another_segment_or_size_or_release_is_refused_and_stays_as_it_is) {
   PoolPlace place;
   const std::string path = place.file("pool");
@@ -150,12 +173,16 @@ TEST(a_pool_of_another_segment_or_size_or_release_is_refused_and_stays_as_it_is)
     std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
     file.seekp(8);
     file.put(static_cast<char>(Superblock::kFormat + 1));
+    file.seekp(16);
+    file.put(static_cast<char>(kFirst[0] ^ 1));  // whatever it is there
   }
   CHECK(refused(options(path), "a later release"));
   {
     std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
     file.seekp(8);
     file.put(static_cast<char>(Superblock::kFormat));
+    file.seekp(16);
+    file.put(static_cast<char>(kFirst[0]));
   }
   KeptPool again = opened(options(path));
   CHECK(again.warm());

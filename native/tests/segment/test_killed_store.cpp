@@ -385,4 +385,29 @@ TEST(killed_at_any_moment_it_goes_on_without_a_gap_or_a_lie) {
                static_cast<unsigned long long>(adopted), static_cast<unsigned long long>(chunks_seen));
 }
 
+TEST(a_journal_whose_newest_state_and_entry_went_bad_gives_no_number_twice) {
+  PoolPlace place;
+  const std::string path = place.file("pool");
+  uint64_t last = 0;
+  {
+    SegmentStore store(options(path));
+    for (const char* key : {"one", "two", "three"}) CHECK_EQ(put_one(store, key, 100), wire::Status::kOk);
+    last = store.journal().last_seq();
+    CHECK_EQ(last, uint64_t{3});
+    uint8_t* const base = store.pool().base();
+    const PoolShape shape = Superblock(base).shape();
+    uint8_t* const ring = base + shape.journal_offset;
+    const auto serial = [&](size_t copy) {
+      return *reinterpret_cast<const uint32_t*>(ring + 64 * copy + 24);
+    };
+    ring[serial(0) > serial(1) ? 0 : 64] ^= 1;
+    ring[JournalRing::kStateBytes + last % shape.journal_entries * JournalRing::kEntryBytes] ^= 1;
+  }
+  SegmentStore store(options(path));
+  CHECK(store.pool_content().warm && store.pool_content().needs_inventory);
+  CHECK_EQ(store.pool_content().objects, uint64_t{3});
+  CHECK(store.journal().oldest_kept_seq() > last + 1);  // a master that has heard of it all sees a gap
+  CHECK(!store.journal().rewind(last));
+}
+
 TEST_MAIN()

@@ -179,8 +179,9 @@ TEST(what_an_earlier_process_left_is_examined_before_it_is_touched_and_before_it
   const Name name;
   PoolOptions options = at(name.path);
   int asked = 0;
-  options.examine = [&](const uint8_t* head) {
+  options.examine = [&](const uint8_t* head, uint64_t size_bytes) {
     ++asked;
+    CHECK_EQ(size_bytes, kLayout.map_bytes);
     if (head[0] == 200) throw PoolRefusedError("of version 200");
   };
   {

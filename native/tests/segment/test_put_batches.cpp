@@ -40,6 +40,25 @@ TEST(a_batch_that_nothing_is_heard_of_ends_unless_a_request_is_running) {
   CHECK(!batches.is_open(idle) && batches.is_open(running));
 }
 
+TEST(an_idle_batch_ends_in_its_time_whatever_others_are_looked_at_before) {
+  PutBatches batches;
+  const uint32_t early = batches.open(1), late = batches.open(100);
+  batches.expire(100);
+  batches.expire(PutBatches::kIdleMsMax);
+  CHECK(batches.is_open(early) && batches.is_open(late));
+  batches.expire(1 + PutBatches::kIdleMsMax);
+  CHECK(!batches.is_open(early) && batches.is_open(late));
+  const uint32_t later = batches.open(2 + PutBatches::kIdleMsMax);
+  batches.expire(100 + PutBatches::kIdleMsMax);
+  CHECK(!batches.is_open(late) && batches.is_open(later));
+  batches.begin_request(later, 200 + PutBatches::kIdleMsMax);
+  batches.expire(3 + 2 * PutBatches::kIdleMsMax);
+  CHECK(batches.is_open(later));
+  batches.end_request(later, 1, 4 + 2 * PutBatches::kIdleMsMax);
+  batches.expire(4 + 3 * PutBatches::kIdleMsMax);
+  CHECK(!batches.is_open(later));
+}
+
 TEST(a_batch_keeps_no_more_than_it_may_and_all_together_no_more_than_they_may) {
   PutBatches batches(100, 250);
   const uint32_t one = batches.open(1), two = batches.open(1), three = batches.open(1);

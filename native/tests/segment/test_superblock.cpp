@@ -74,12 +74,28 @@ TEST(what_is_not_ours_is_refused_with_the_remedy) {
   here.shape.journal_entries += 1;
   CHECK(Superblock::judge(pool.page, here).verdict == Verdict::kRefused);
   pool.page[8] = Superblock::kFormat + 1;
+  pool.page[16] ^= 1;  // its check is another one, too
   CHECK(says(Superblock::judge(pool.page, expected()), Verdict::kRefused, "a later release"));
   // Whatever else a later format has changed, and also while that release makes one.
   std::memset(pool.page + 12, 0xAB, sizeof(pool.page) - 12);
   CHECK(says(Superblock::judge(pool.page, expected()), Verdict::kRefused, "a later release"));
   std::vector<uint8_t> text(Superblock::kBytes, 'x');
   CHECK(says(Superblock::judge(text.data(), expected()), Verdict::kRefused, "not a pool"));
+}
+
+TEST(a_flipped_bit_of_its_magic_or_format_is_damage_and_keeps_no_segment_from_starting) {
+  for (size_t bit = 0; bit < 12 * 8; ++bit) {
+    Pool pool;
+    pool.page[bit / 8] ^= static_cast<uint8_t>(1u << bit % 8);
+    const auto judgement = Superblock::judge(pool.page, expected());
+    CHECK(judgement.verdict == Verdict::kEmpty);
+    CHECK(Superblock::is_damaged(pool.page));
+    auto other = expected();
+    other.segment_id[0] ^= 1;
+    if (bit < 8 * 8) CHECK(says(Superblock::judge(pool.page, other), Verdict::kRefused, "not a pool"));
+  }
+  Pool pool;
+  CHECK(!Superblock::is_damaged(pool.page));
 }
 
 TEST(a_flipped_bit_never_leaves_a_pool_warm_under_another_identity) {

@@ -14,6 +14,7 @@
 #include "check.hpp"
 #include "reserved_huge_pages.hpp"
 #include "segment/pool.hpp"
+#include "segment/pool_place.hpp"
 #include "transports/same_host/client/attached_pool.hpp"
 
 using namespace kvstore;
@@ -181,6 +182,23 @@ TEST(what_does_not_lie_in_the_map_is_not_to_be_had) {
   CHECK(attached->use(UINT64_MAX, 1).data() == nullptr);
   CHECK(attached->use(1, UINT64_MAX).data() == nullptr);
   CHECK_EQ(attached->generation(1024) % 2, uint64_t{1});
+}
+
+TEST(a_file_that_was_made_shorter_is_whole_no_more) {
+  const PoolPlace place;
+  const std::string path = place.file("pool");
+  PoolOptions options = Segment::options(HugePages::kOff);
+  options.path = path;
+  const Pool pool(pool_layout(4u << 20, 1024, 128), options);
+  data_codec::PoolGeometry geometry;
+  geometry.map_bytes = pool.map_bytes();
+  const auto attached =
+      AttachedPool::attach(::fcntl(pool.read_only_fd(), F_DUPFD_CLOEXEC, 0), geometry, AttachedPoolLimits{});
+  CHECK(attached != nullptr && attached->is_whole());
+  CHECK_EQ(::truncate(path.c_str(), static_cast<off_t>(pool.map_bytes() - 4096)), 0);
+  CHECK(!attached->is_whole());
+  CHECK_EQ(::truncate(path.c_str(), static_cast<off_t>(pool.map_bytes())), 0);
+  CHECK(attached->is_whole());  // with zeros, which are no page
 }
 
 TEST(a_pool_of_huge_pages_is_mapped_by_them_and_costs_next_to_no_tables) {

@@ -86,6 +86,11 @@ AttachedPool::~AttachedPool() {
   ::close(fd_);
 }
 
+bool AttachedPool::is_whole() const {
+  struct stat file{};
+  return ::fstat(fd_, &file) == 0 && static_cast<uint64_t>(file.st_size) >= size_bytes_;
+}
+
 uint64_t AttachedPool::size_of(uint64_t window) const {
   return std::min(limits_.window_bytes, size_bytes_ - window * limits_.window_bytes);
 }

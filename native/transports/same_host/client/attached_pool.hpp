@@ -48,6 +48,8 @@ class AttachedPool {
     const uint8_t* data_ = nullptr;
   };
 
+  // False: somebody has made the file shorter, and reading the map ends this process.
+  bool is_whole() const;
   const data_codec::PoolGeometry& geometry() const { return geometry_; }
   // The bytes [offset, offset + size).
   Use use(uint64_t offset, uint64_t size) { return Use(*this, offset, size); }

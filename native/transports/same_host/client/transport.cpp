@@ -157,6 +157,7 @@ NetStatus SameHostTransport::get_run(FrameConnection& connection, const EntryRun
   DataChannel::Located located;
   const NetStatus status = channel_.locate(connection, run, batch, pool_->geometry(), deadline, &located);
   if (status != NetStatus::kOk || located.locations.empty()) return status;
+  if (!pool_->is_whole()) return NetStatus::kClosed;  // a segment is nothing without its pool
   const std::vector<uint32_t>& entries = located.entries;
   for (size_t i = 0; i < entries.size(); ++i)
     if (located.locations[i].status == Status::kUnavailable) refused->push_back(entries[i]);
