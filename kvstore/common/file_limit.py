@@ -42,6 +42,20 @@ def open_files() -> int:
         return file_limit()
 
 
+def need_files(count: int) -> None:
+    """OSError when fewer descriptors are left: for a library that ends the process where it can't have its own."""
+    had: list[int] = []
+    try:
+        while len(had) < count:
+            had.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        remedy = "raise the limit of open files (ulimit -Hn, LimitNOFILE= of systemd)"
+        raise OSError(error.errno, f"fewer than {count} descriptors are left, {remedy}") from None
+    finally:
+        for descriptor in had:
+            os.close(descriptor)
+
+
 def connections_that_fit(limit: int, wanted: int, refused_at_a_time: int) -> int:
     """How many of the `wanted` connections clients may have under `limit`, at least one. `refused_at_a_time` more may be open while
     they are told no. Says so in the log when it is less than `wanted`."""

@@ -14,6 +14,7 @@ import grpc
 
 from kvstore.common.backoff import Backoff
 from kvstore.common.control_metadata import STANDBY_ROLE, refusing_role
+from kvstore.common.file_limit import need_files
 from kvstore.common.logs import log_event, log_throttled
 from kvstore.segment.attach_session import AttachableStore, AttachSession, Registration
 from kvstore.segment.errors import ClusterChanged, LinkLost, RegistrationRefused
@@ -33,6 +34,8 @@ OTHER_CLUSTER_REMEDY = (
     "if they are gone for good, restart this segment with --empty-pool (or its `kvstore up`), or start segments with --adopt-cluster"
 )
 
+# gRPC opens some for a channel, and ends the process where it can't have them.
+CHANNEL_FILES = 8
 _CHANNEL_OPTIONS = (
     # Each channel its own TCP connection: heartbeats must not share one with bulk.
     ("grpc.use_local_subchannel_pool", 1),
@@ -173,6 +176,7 @@ class ControlClient:
         )
 
     async def _attach(self, master: str) -> None:
+        need_files(CHANNEL_FILES)
         async with grpc.aio.insecure_channel(master, options=_CHANNEL_OPTIONS) as channel:
             session = AttachSession(
                 channel,
@@ -197,6 +201,12 @@ class ControlClient:
                 await asyncio.gather(streaming, return_exceptions=True)
 
     async def _beat(self, master: str, interval_s: float) -> None:
+        while True:
+            try:
+                need_files(CHANNEL_FILES)
+                break
+            except OSError:  # whoever looks for a master says so
+                await asyncio.sleep(interval_s)
         async with grpc.aio.insecure_channel(master, options=_CHANNEL_OPTIONS) as channel:
             own = self._registration
             beat = Heartbeat(channel, own.segment_id, own.pool_id, self._stats, self.heartbeats, own.token)

@@ -143,7 +143,8 @@ class Election:
                 if left_s <= 0:
                     why = "the lease has ended in etcd"
                     return
-                ends_at = tenure.lasts_until = asked_at + left_s
+                ends_at = asked_at + left_s
+                tenure.lasts_until = ends_at
         except StoreError as error:
             why = f"the lease could not be renewed in time: {error}"
         finally:
