@@ -100,7 +100,7 @@ class WeightVersions:
         """
         version, path = self._served(), self._path()
         known = self._paths.get(version)
-        if known == path:
+        if known == path or not path:  # some don't say
             self._unnamed_since = math.inf
             return True
         if known is None:

@@ -5,7 +5,6 @@ not stored.
 from __future__ import annotations
 
 import gc
-import itertools
 import logging
 import sys
 import threading
@@ -58,11 +57,10 @@ class CountedLock:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._asked = itertools.count(1)
-        self.asked_for = 0
+        self.asked: list[int] = []  # appending is atomic
 
     def __enter__(self) -> None:
-        self.asked_for = max(self.asked_for, next(self._asked))
+        self.asked.append(threading.get_ident())
         self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
@@ -150,6 +148,8 @@ def test_weights_from_another_path_without_a_version_of_their_own_are_not_named(
     assert engine.weights.are_named(), "the first weights are back, under their own name"
     engine.path, engine.version = "/models/2", "2"
     assert engine.weights.are_named()
+    engine.path = ""
+    assert engine.weights.are_named(), "an engine that does not say"
 
 
 def test_weights_without_a_name_are_said_once_and_no_change_that_gets_its_name_at_once(
@@ -194,7 +194,7 @@ def test_threads_that_meet_a_new_version_together_share_its_store() -> None:
         def make(identity: Identity) -> PageStore:
             made.append(identity)
             # Until the others have seen that there is none, and wait for this one.
-            wait_until(lambda: lock.asked_for == 8, "the others have come")
+            wait_until(lambda: len(lock.asked) == 8, "the others have come")
             return PageStore(client, identity, [WHOLE], ThrottledLog(logging.getLogger("hicache_adapter")))
 
         versioned_store = VersionedStore(IDENTITY, make)
