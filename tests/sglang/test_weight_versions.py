@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,10 @@ def test_a_server_whose_weights_are_updated_never_loads_pages_of_the_old_ones(
         }
         with SGLangServer("server", models["1"], tmp_path, extra_config, tp_size=tp_size) as server:
 
+            def exchange_weights(version: str, name: str | None) -> None:
+                server.flush()  # waits for what still runs
+                assert server.update_weights(models[version], name)
+
             def ask(from_storage: int, prompt: list[int] = PROMPT) -> dict[str, Any]:
                 server.flush()
                 answer = server.generate(prompt, NEW_TOKENS)
@@ -94,36 +99,43 @@ def test_a_server_whose_weights_are_updated_never_loads_pages_of_the_old_ones(
             wait_for_backup(server, tp_size * WHOLE_PAGES_TOKENS)
             check_same_answer(ask(from_storage=WHOLE_PAGES_TOKENS), old)
 
-            server.update_weights(models["2"], "2")
+            exchange_weights("2", "2")
             new = ask(from_storage=0)
             assert new["output_ids"] != old["output_ids"]
             wait_for_backup(server, 2 * tp_size * WHOLE_PAGES_TOKENS)
             check_same_answer(ask(from_storage=WHOLE_PAGES_TOKENS), new)
 
-            server.update_weights(models["1"], "default")
+            exchange_weights("1", "default")
             check_same_answer(ask(from_storage=WHOLE_PAGES_TOKENS), old)
 
-            server.update_weights(models["2"], None)
+            exchange_weights("2", None)
             check_same_answer(ask(from_storage=0), new)
             server.name_weights("2")
             check_same_answer(ask(from_storage=WHOLE_PAGES_TOKENS), new)
 
-            check_updates_under_load(server, models, ask)
+            check_updates_under_load(server, models, exchange_weights, ask)
 
 
-def check_updates_under_load(server: SGLangServer, models: dict[str, Path], ask: Callable[..., Any]) -> None:
+def check_updates_under_load(
+    server: SGLangServer,
+    models: dict[str, Path],
+    exchange_weights: Callable[[str, str], None],
+    ask: Callable[..., Any],
+) -> None:
     """Whatever was asked after the answer to an update is answered as if nothing had been stored ever."""
     prompts = [PROMPT[shift : shift + 160] for shift in (1, 2, 3, 4)]
     cold: dict[str, list[dict[str, Any]]] = {}
-    for version, model in models.items():
-        server.update_weights(model, f"cold {version}")
+    for version in models:
+        exchange_weights(version, f"cold {version}")
         cold[version] = [ask(from_storage=0, prompt=prompt) for prompt in prompts]
-    server.update_weights(models["1"], "loaded 1")
+    exchange_weights("1", "loaded 1")
     with Load(server, prompts) as load:
         load.wait_answers(12)
         for version in ("2", "1", "2"):
             load.begin(None)
-            server.update_weights(models[version], f"loaded {version}", under_load=True)
+            if not server.update_weights(models[version], f"loaded {version}"):
+                with load.paused():  # as SGLang then wants it
+                    server.flush()
             asked_after = load.begin(version)
             load.wait_answers(12, since=asked_after)
     answers = load.answers()
@@ -161,6 +173,8 @@ class Load:
         self._prompts = prompts
         self._answers: list[tuple[int, str | None, int, dict[str, Any]]] = []
         self._stop = threading.Event()
+        self._may_ask = threading.Event()
+        self._may_ask.set()
         self._version: tuple[int, str | None] = (0, None)
         self._threads = ThreadPoolExecutor(self._CLIENTS)
         self._clients: list[Future[None]] = []
@@ -171,11 +185,13 @@ class Load:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
+        self._may_ask.set()
         self._threads.shutdown()
 
     def _ask_on(self, client: int) -> None:
         number = client
         while not self._stop.is_set():
+            self._may_ask.wait()
             number += 1
             since, version = self._version
             prompt = number % len(self._prompts)
@@ -183,6 +199,15 @@ class Load:
             if self._version[0] != since:
                 version = None  # what is served has changed while it ran
             self._answers.append((since, version, prompt, answer))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing new is asked."""
+        self._may_ask.clear()
+        try:
+            yield
+        finally:
+            self._may_ask.set()
 
     def begin(self, version: str | None) -> int:
         """What is asked from now on is answered with these weights; None: with any."""
