@@ -105,18 +105,21 @@ def test_a_checkpoint_of_many_experts_takes_a_bounded_number_of_reads(
         return pread(file, size_bytes, offset)
 
     monkeypatch.setattr(os, "pread", counted)
-    experts = {f"layers.{n % 60}.experts.{n}.weight": b"%d" % n for n in range(10_000)}
+    kinds = ("down", "up")
+    experts = {f"layers.{n % 60}.experts.{n}.{kinds[n % 2]}": b"%d" % n for n in range(10_000)}
     scales = {f"layers.{n}.k_scale": b"%d" % n for n in range(100)}
     write_safetensors(tmp_path / "model.safetensors", experts | scales)
     before = weights_fingerprint(tmp_path)
     assert 1500 < len(blocks) <= module.READS_MAX
     assert max(blocks) <= module.BLOCK_BYTES
-    for changed in (0, 63, 99):  # kinds of few tensors are read in whole
-        write_safetensors(
-            tmp_path / "model.safetensors",
-            experts | scales | {f"layers.{changed}.k_scale": b"x" * len(b"%d" % changed)},
-        )
-        assert weights_fingerprint(tmp_path) != before
+    kinds_of_few_tensors = [f"layers.{n}.k_scale" for n in (0, 63, 99)]  # are read in whole
+    trained = [{name: b"x" * len(scales[name])} for name in kinds_of_few_tensors]
+    trained += [
+        {name: b"x" * len(old) for name, old in experts.items() if name.endswith(kind)} for kind in kinds
+    ]
+    for changed in trained:
+        write_safetensors(tmp_path / "model.safetensors", experts | scales | changed)
+        assert weights_fingerprint(tmp_path) != before, f"{len(changed)} of {next(iter(changed))}"
 
 
 def test_a_file_system_that_hangs_ends_with_the_reason(
