@@ -6,13 +6,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
 from hicache_adapter.batches import page_by_page_where_one_is_bad
 from hicache_adapter.config import AdapterConfig
+from hicache_adapter.hash_seeding import adapters_share_pages, warn_of_shared_salts
 from hicache_adapter.hit_policy import HitReport
 from hicache_adapter.model_facts import read_model_facts
 from hicache_adapter.page_identity import (
@@ -43,6 +44,8 @@ logger = logging.getLogger("hicache_adapter")
 
 T = TypeVar("T")
 
+_OF_PAGES = ("exists", "get", "set")
+
 
 class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
     """kvstore as SGLang's HiCache storage (`--hicache-storage-backend dynamic`).
@@ -67,8 +70,9 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         self._log = ThrottledLog(logger)
         self._recorder = Recorder()
         self._weights = WeightVersions(self._log)
+        self._facts = cache(read_model_facts)
         self._side_pools = SidePools(
-            self._client, self.rank, self.config, self._recorder, self._weights, self._log
+            self._client, self.rank, self.config, self._recorder, self._weights, self._facts, self._log
         )
         self._lock = threading.Lock()
         self._plan: PoolPlan | None = None
@@ -88,16 +92,26 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
                 "which is not supported in this release"
             )
             return
-        plan = PoolPlan(mem_pool_host, head_split(self.rank, mem_pool_host))
-        self._plan = plan
-        plan.lend_to(self._client)
-        self._recorder.watch(KV_POOL)
+        if (reason := adapters_share_pages()) is not None:
+            self._refuse(reason)
+            return
         try:
+            plan = PoolPlan(mem_pool_host, head_split(self.rank, mem_pool_host))
             store = self._store(flat_pages=False)
         except UnusableRankError as error:
             self._refuse(str(error))
             return
+        except (AttributeError, TypeError) as error:
+            self._refuse(
+                f"host pool {type(mem_pool_host).__name__} has another form than in the SGLang versions that are "
+                f"known: {error}"
+            )
+            return
+        self._plan = plan
+        plan.lend_to(self._client)
+        self._recorder.watch(KV_POOL)
         self._warn_of_idle_lcm(mem_pool_host)
+        warn_of_shared_salts()
         self._announce(store, plan)
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
@@ -302,7 +316,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
     def _versioned_store(self, flat_pages: bool) -> VersionedStore:
         pool = self.mem_pool_host
-        identity = page_identity(self.rank, pool, self.config, read_model_facts(), flat_pages=flat_pages)
+        identity = page_identity(self.rank, pool, self.config, self._facts(), flat_pages=flat_pages)
         shards = rank_shards(self.rank, pool)
 
         def make(identity: Identity) -> PageStore:
@@ -324,6 +338,8 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         if self._closed or self._refusal is not None:
             return miss
         try:
+            if verb in _OF_PAGES and not self._weights.are_named():
+                return miss
             return call()
         except Exception as error:
             if is_from_signal_handler(error):

@@ -41,7 +41,7 @@ class AdapterConfig:
     """Whether SGLang hands over pages in the pool (its own key), or else flat copies of them."""
     revision: str = text(
         1024,
-        "revision of the weights: change it when they change under the same served name; empty: SGLang's --revision",
+        "revision of the weights: change it when they change; empty: SGLang's --revision, and what the weights look like",
     )
     tag: str = text(1024, "free text that keeps fleets apart which must not share pages")
     kv_dtype: str = text(1024, "what the KV bytes mean (fp8_e4m3, ...), where SGLang does not say")

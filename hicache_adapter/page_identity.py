@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from hicache_adapter.config import AdapterConfig
+from hicache_adapter.kv_formats import is_opaque, kv_format
 from hicache_adapter.model_facts import ModelFacts
 from hicache_adapter.rank_coordinates import RankCoordinates
 from kvstore_client.errors import ConfigError
@@ -14,15 +15,14 @@ from kvstore_client.keys import Shard
 
 LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 
-_DTYPE_ALIASES = {
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "half": "float16",
-    "fp32": "float32",
-    "float": "float32",
-    "float8_e4m3fn": "fp8_e4m3",
-    "float8_e5m2": "fp8_e5m2",
-    "fp8": "fp8_e4m3",
+_WEIGHTS_REMEDY = 'put "revision" into the extra config, and change it with the weights'
+_DRAFT_REMEDY = "give --speculative-draft-model-revision"
+_KV_DTYPE_REMEDY = 'put "kv_dtype": "fp8_e4m3" (or what --kv-cache-dtype is) into the extra config'
+_WORDS = {
+    "weights": "which weights are served can't be told",
+    "adapters": "which LoRA adapters are served can't be told",
+    "draft_model": "which draft model is served can't be told",
+    "kv_scales": "the scales of the KV cache can't be told",
 }
 
 
@@ -40,7 +40,7 @@ def is_replicated(rank: RankCoordinates, pool: Any) -> bool:
 def page_identity(
     rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts, *, flat_pages: bool
 ) -> Identity:
-    """The identity of the KV pool's pages. ConfigError where it can't be told; the same on every rank.
+    """The identity of the KV pool's pages. UnusableRankError where it can't be told.
 
     `flat_pages`: the bytes come through get_data_page (interface v0), whose order differs from the pool's own
     for layer_first MHA.
@@ -67,14 +67,15 @@ def attention_identity(
         geometry = {"head_count": heads, "head_dim": head_dim, "v_head_dim": v_head_dim}
     draft_layers = int(pool.layer_num) - int(getattr(pool, "target_layer_num", None) or pool.layer_num)
     return Identity(
-        kv_dtype=_logical_dtype(store_dtype, config, facts),
+        kv_dtype=_kv_dtype(pool, store_dtype, config, facts),
+        kv_scales=_told(facts, "kv_scales") if is_opaque(store_dtype) else "",
         store_dtype=store_dtype,
         pool_class=type(pool).__name__,
         byte_order=pool.layout,
         device_layout=_device_layout(pool),
         page_size=int(pool.page_size),
         draft_layer_count=draft_layers,
-        draft_model=facts.draft_model if draft_layers else "",
+        draft_model=draft_model_of(facts) if draft_layers else "",
         **model_fields(rank, config, facts),
         **geometry,
     )
@@ -97,30 +98,52 @@ def _buffer_infos(pool: Any) -> tuple[Any, ...]:
 
 
 def model_fields(rank: RankCoordinates, config: AdapterConfig, facts: ModelFacts) -> dict[str, Any]:
-    """The fields of an identity that say which model computed the bytes, and for whom."""
+    """The fields of an identity that say which model computed the bytes, and for whom. UnusableRankError where the weights
+    can't be told.
+    """
+    weights, adapters = facts.dummy_weights, facts.adapters
+    if not config.revision:  # what the operator says of the weights goes before what they look like
+        weights = weights or _told(facts, "weights", _WEIGHTS_REMEDY)
+        adapters = _told(facts, "adapters", _WEIGHTS_REMEDY)
     return {
         "model": rank.model_name,
         "revision": config.revision or facts.revision,
+        "weights": weights,
+        "adapters": adapters,
         "quantization": facts.quantization,
         "model_overrides": facts.model_overrides,
         "tag": config.tag,
     }
 
 
-def _logical_dtype(store_dtype: str, config: AdapterConfig, facts: ModelFacts) -> str:
+def draft_model_of(facts: ModelFacts) -> str:
+    """Which draft model is served; empty where SGLang names none. UnusableRankError where it can't be told."""
+    return _told(facts, "draft_model", _DRAFT_REMEDY)
+
+
+def _told(facts: ModelFacts, field: str, remedy: str = "") -> str:
+    """A fact. UnusableRankError where there is one, and nobody knows it."""
+    if (why := facts.unknown.get(field)) is not None:
+        raise UnusableRankError(f"{_WORDS[field]}: {why}{remedy and f'; {remedy}'}")
+    return str(getattr(facts, field))
+
+
+def _kv_dtype(pool: Any, store_dtype: str, config: AdapterConfig, facts: ModelFacts) -> str:
     """What the bytes mean. fp8 pools store uint8, and e4m3 read as e5m2 is garbage of the right size."""
     if config.kv_dtype:
-        return _DTYPE_ALIASES.get(config.kv_dtype, config.kv_dtype)
-    if store_dtype not in ("uint8", "int8"):
-        return _DTYPE_ALIASES.get(store_dtype, store_dtype)
-    if not facts.kv_cache_dtype:
-        raise ConfigError(
-            "kv_dtype",
-            f"SGLang stores the KV cache as {store_dtype} and does not say what it means; "
-            'put "kv_dtype": "fp8_e4m3" (or what --kv-cache-dtype is) into the extra config',
+        return kv_format(config.kv_dtype)
+    if not is_opaque(store_dtype):
+        return kv_format(store_dtype)
+    told = facts.kv_cache_dtype
+    # A host pool of 0.5.20 or older holds the device's pool itself, which knows better.
+    on_device = kv_format(getattr(getattr(pool, "device_pool", None), "dtype", store_dtype))
+    if not is_opaque(on_device) and (not told or told.startswith("fp8_")):
+        return on_device
+    if not told:
+        raise UnusableRankError(
+            f"SGLang stores the KV cache as {store_dtype} and does not say what it means; {_KV_DTYPE_REMEDY}"
         )
-    dtype = _DTYPE_ALIASES.get(facts.kv_cache_dtype, facts.kv_cache_dtype)
-    return f"{dtype}/{facts.accelerator}" if facts.accelerator else dtype
+    return told
 
 
 def head_split(rank: RankCoordinates, pool: Any, *, replicated: bool | None = None) -> int:

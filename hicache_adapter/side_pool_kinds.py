@@ -8,7 +8,13 @@ from typing import Any, NamedTuple
 
 from hicache_adapter.config import AdapterConfig
 from hicache_adapter.model_facts import ModelFacts
-from hicache_adapter.page_identity import attention_identity, head_split, layer_shards, model_fields
+from hicache_adapter.page_identity import (
+    attention_identity,
+    draft_model_of,
+    head_split,
+    layer_shards,
+    model_fields,
+)
 from hicache_adapter.rank_coordinates import RankCoordinates
 from kvstore_client.errors import ConfigError
 from kvstore_client.identity import Identity
@@ -55,11 +61,11 @@ def _draft(identify: Identify) -> Identify:
     def of_draft_model(
         rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts
     ) -> PoolShare:
-        if not facts.draft_model:
+        if not draft_model_of(facts):
             raise ConfigError(
                 "speculative-draft-model-path", "SGLang does not say which draft model it serves"
             )
-        share = identify(rank, pool, config, facts)
+        share = identify(rank, pool, config, facts.of_draft())
         return share._replace(identity=replace(share.identity, draft_model=facts.draft_model))
 
     return of_draft_model

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from hicache_adapter.batches import page_by_page_where_one_is_bad
 from hicache_adapter.config import AdapterConfig
 from hicache_adapter.hit_policy import HitQuery, HitReport, restorable_prefixes, window_pages
-from hicache_adapter.model_facts import read_model_facts
+from hicache_adapter.model_facts import ModelFacts
 from hicache_adapter.page_store import Deadline, PageStore
 from hicache_adapter.pool_plan import PoolPlan
 from hicache_adapter.rank_coordinates import RankCoordinates
@@ -50,6 +50,7 @@ class SidePools:
         config: AdapterConfig,
         recorder: Recorder,
         weights: WeightVersions,
+        facts: Callable[[], ModelFacts],
         log: ThrottledLog,
     ) -> None:
         self._client = client
@@ -57,13 +58,14 @@ class SidePools:
         self._config = config
         self._recorder = recorder
         self._weights = weights
+        self._facts = facts
         self._log = log
         self._pools: dict[str, SidePool] = {}
 
     def register(self, name: str, host_pool: Any) -> SidePool:
         """Learns where the pool's pages lie and what they are. ConfigError when that can't be told."""
         try:
-            share = side_pool_share(name, self._rank, host_pool, self._config, read_model_facts())
+            share = side_pool_share(name, self._rank, host_pool, self._config, self._facts())
             plan = PoolPlan(host_pool, share.split)
         except (AttributeError, TypeError) as error:
             raise ConfigError(

@@ -3,8 +3,10 @@ pages whose version can't be told.
 """
 
 import logging
+import math
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,6 +17,9 @@ from kvstore_client import Identity
 from kvstore_client.throttle import ThrottledLog
 
 UNVERSIONED = "default"  # SGLang's word for weights that nobody has given a version
+
+_PATHS_MAX = 1024
+_SAID_AFTER_S = 5.0
 
 logger = logging.getLogger("hicache_adapter")
 
@@ -28,10 +33,17 @@ def served_version() -> str:
     return "" if version == UNVERSIONED else version
 
 
-def _settings() -> Any:
+def served_path() -> str:
+    """Where the weights that are served were loaded from; empty where SGLang does not say. It changes with an update from
+    disk. As cheap as served_version.
+    """
+    return str(getattr(_settings("get_model"), "model_path", None) or "")
+
+
+def _settings(getter_name: str = "get_serving") -> Any:
     """Looks only at modules that SGLang has imported itself: a failing import is slow."""
     for module_name, getter in (
-        ("sglang.srt.runtime_context", "get_serving"),
+        ("sglang.srt.runtime_context", getter_name),
         ("sglang.srt.server_args", "get_global_server_args"),  # older versions: as it was at the start
     ):
         module = sys.modules.get(module_name)
@@ -56,9 +68,17 @@ class WeightVersions:
     none has called before an update that was not flushed, and weights that came and went without a call in between.
     """
 
-    def __init__(self, log: ThrottledLog, served: Callable[[], str] = served_version) -> None:
+    def __init__(
+        self,
+        log: ThrottledLog,
+        served: Callable[[], str] = served_version,
+        path: Callable[[], str] = served_path,
+    ) -> None:
         self._log = log
         self._served = served
+        self._path = path
+        self._paths: dict[str, str] = {}  # version -> where its weights came from
+        self._unnamed_since = math.inf
         self._calling = threading.local()
         self._lock = threading.Lock()
         # The version that was served when the thread was first seen; None: it has seen another one since.
@@ -74,10 +94,41 @@ class WeightVersions:
             self._calling.is_known = True
         return version
 
+    def are_named(self) -> bool:
+        """Whether the version tells which weights are served. False after an update from another path that named none:
+        then nothing may be stored or loaded. The version is changed a moment after the path, so that is no news at once.
+        """
+        version, path = self._served(), self._path()
+        known = self._paths.get(version)
+        if known == path or not path:  # some don't say
+            self._unnamed_since = math.inf
+            return True
+        if known is None:
+            with self._lock:
+                if len(self._paths) >= _PATHS_MAX:
+                    self._paths.clear()
+                self._paths[version] = path
+            return True
+        now = time.monotonic()
+        self._unnamed_since = min(self._unnamed_since, now)
+        if now - self._unnamed_since >= _SAID_AFTER_S:
+            self._log.log(
+                logging.ERROR,
+                f"path {path}",
+                "kvstore: the weights were updated from %s without a version (still %r, which was %s): nothing is stored or "
+                'loaded. Name one: POST /update_weight_version {"new_version": ...}, then POST /flush_cache; where SGLang '
+                "does not tell its scheduler the version, attach the storage anew",
+                path,
+                version or UNVERSIONED,
+                known,
+            )
+        return False
+
     def look(self) -> None:
         """Sees which threads there are and which weights are served. To be called now and then by a thread that SGLang
         does not start anew.
         """
+        self.are_named()
         self._see(self._served())
 
     def _see(self, version: str) -> None:

@@ -28,6 +28,7 @@ from benchmarks.decisions import (
     shards,
     side_pools,
     warm_restart,
+    weights,
 )
 from benchmarks.namespace import enter_private_network
 
@@ -52,6 +53,7 @@ MEASUREMENTS: dict[str, ModuleType] = {
         pool_memory,
         warm_restart,
         hostile,
+        weights,
     )
 }
 

@@ -27,9 +27,14 @@ class Identity:
     v_head_dim: int = 0
     row_dim: int = 0  # MLA: elements a token and layer
     device_layout: str = ""  # order within a layer on the device ("hnd", ...); empty: tokens, heads, width
+    kv_scales: str = ""  # fingerprint of the file of scales for an fp8 KV cache
     draft_layer_count: int = 0  # layers of a packed draft model, behind the model's own
     draft_model: str = ""
     revision: str = ""
+    weights: str = (
+        ""  # fingerprint of the weights, where no revision was given; "dummy/..." where they are made up
+    )
+    adapters: str = ""  # fingerprint of the LoRA adapters that the engine starts with
     weight_version: str = ""  # of weights that are exchanged while the engine runs; empty: never were
     quantization: str = ""
     model_overrides: str = ""

@@ -335,9 +335,13 @@ def test_missing_masters_stop_the_engine_at_start(monkeypatch: pytest.MonkeyPatc
         Engine(replace(Case(), options={}))
 
 
-def test_fp8_of_unknown_kind_stops_the_engine_at_start() -> None:
-    with pytest.raises(ValueError, match="kv_dtype"):
-        Engine(small_case(NOWHERE, dtype="float8_e4m3fn"))
+def test_fp8_of_unknown_kind_turns_the_store_off(store: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    with Engine(small_case(store.masters, dtype="float8_e4m3fn")) as engine:
+        slots = engine.host_pool.alloc(8 * 16)
+        assert engine.backup(slots, engine.case.tokens)[1] == 0
+        assert engine.prefetch(engine.case.tokens).hit_tokens == 0
+    (line,) = [line for line in caplog.messages if "nothing is stored or loaded" in line]
+    assert '"kv_dtype": "fp8_e4m3"' in line
 
 
 def test_the_two_kinds_of_fp8_never_meet(store: Cluster) -> None:

@@ -18,6 +18,7 @@ class Case:
     page_size: int = 16
     pages: int = 140  # two batches of SGLang's
     layers: int = 4
+    first_layer: int = 0  # of the model's, that this pipeline stage holds
     heads: int = 4  # of this rank
     head_dim: int = 16
     tp_rank: int = 0

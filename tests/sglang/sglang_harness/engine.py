@@ -50,7 +50,10 @@ class Engine:
         self._requests = 0
         try:
             if case.draft_model:
-                said = {"speculative_draft_model_path": case.draft_model}
+                said = {
+                    "speculative_draft_model_path": case.draft_model,
+                    "speculative_draft_model_revision": "1",  # there is nothing to tell it by
+                }
                 self._stack.enter_context(get_context().override_server_args(**said))
             self._stack.enter_context(_ranks(case))
             self._stack.enter_context(_process_group(case))
@@ -218,6 +221,11 @@ def _process_group(case: Case) -> Iterator[None]:
         torch.distributed.destroy_process_group()
 
 
+def kv_host_pool(case: Case) -> Any:
+    """The host pool of the case's KV pages, without a controller or a storage backend."""
+    return _host_pool(case, _device_pool(case, _kv_slots(case)))
+
+
 def _kv_slots(case: Case) -> int:
     return max(512, 2 * case.pages * case.page_size)
 
@@ -242,6 +250,8 @@ def _device_pool(case: Case, slots: int) -> Any:
         "page_size": case.page_size,
         "dtype": getattr(torch, case.dtype),
         "layer_num": case.layers,
+        "start_layer": case.first_layer,
+        "end_layer": case.first_layer + case.layers - 1,
         "device": "cpu",
         "enable_memory_saver": False,
     }

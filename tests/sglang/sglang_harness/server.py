@@ -137,11 +137,24 @@ class SGLangServer:
         # Refused, with status 400, while anything runs; SGLang waits for that to end.
         self._request(f"/flush_cache?timeout={FLUSH_TIMEOUT_S}", {}, FLUSH_TIMEOUT_S + 10)
 
-    def update_weights(self, model: Path, version: str) -> None:
-        """Exchanges the weights while the server runs."""
-        self.flush()  # waits for what still runs: SGLang refuses to flush after an update while anything does
+    def update_weights(self, model: Path, version: str | None) -> bool:
+        """Exchanges the weights while the server runs. Whether SGLang has flushed its caches: it refuses to while anything
+        runs, and then `flush` is to be called.
+        """
         body = {"model_path": str(model), "weight_version": version}
-        self._request("/update_weights_from_disk", body, REQUEST_TIMEOUT_S)
+        try:
+            self._request("/update_weights_from_disk", body, REQUEST_TIMEOUT_S)
+        except urllib.error.HTTPError as error:
+            message = error.read().decode()
+            if "the cache was not flushed" not in message:
+                raise AssertionError(f"{message}\n{self.log()}") from error
+            return False
+        return True
+
+    def name_weights(self, version: str) -> None:
+        """Gives the weights that are served a version."""
+        self._request("/update_weight_version", {"new_version": version}, REQUEST_TIMEOUT_S)
+        self.flush()
 
     def clear_storage(self) -> None:
         """Empties the storage."""

@@ -77,8 +77,11 @@ VARIANTS = {
     "fp8_e5m2": lambda: identity(
         pool=mha_pool(dtype="torch.uint8"), facts=ModelFacts(kv_cache_dtype="fp8_e5m2")
     ),
-    "fp8_e4m3 of another accelerator": lambda: identity(
-        pool=mha_pool(dtype="torch.uint8"), facts=ModelFacts(kv_cache_dtype="fp8_e4m3", accelerator="hip")
+    "fp8 of an accelerator that has another format": lambda: identity(
+        pool=mha_pool(dtype="torch.uint8"), facts=ModelFacts(kv_cache_dtype="fp8_e4m3fnuz")
+    ),
+    "scales of the KV cache": lambda: identity(
+        pool=mha_pool(dtype="torch.uint8"), facts=ModelFacts(kv_cache_dtype="fp8_e4m3", kv_scales="5ca1e")
     ),
     "fp8 stored as such": lambda: identity(pool=mha_pool(dtype="torch.float8_e4m3fn")),
     "page_head": lambda: identity(pool=mha_pool(layout="page_head")),
@@ -101,6 +104,15 @@ VARIANTS = {
     ),
     "revision": lambda: identity(revision="r2"),
     "revision told by sglang": lambda: identity(facts=ModelFacts(revision="r3")),
+    "weights": lambda: identity(facts=ModelFacts(weights="77e1")),
+    "other weights": lambda: identity(facts=ModelFacts(weights="77e2")),
+    "made-up weights": lambda: identity(facts=ModelFacts(dummy_weights="dummy/1234")),
+    "weights made up from another seed": lambda: identity(facts=ModelFacts(dummy_weights="dummy/1")),
+    "made-up weights of a revision": lambda: identity(
+        facts=ModelFacts(dummy_weights="dummy/1234"), revision="r4"
+    ),
+    "the revision of those": lambda: identity(revision="r4"),
+    "adapters": lambda: identity(facts=ModelFacts(adapters="ada")),
     "tag": lambda: identity(tag="blue"),
     "quantized weights": lambda: identity(facts=ModelFacts(quantization="awq")),
     "rope override": lambda: identity(facts=ModelFacts(model_overrides='{"rope_theta":1e6}')),
@@ -149,9 +161,71 @@ def test_a_kv_dtype_in_the_extra_config_wins_and_is_normalized(told: str, meant:
     assert (made.kv_dtype, made.store_dtype) == (meant, "uint8")
 
 
-def test_fp8_of_unknown_kind_is_refused_with_the_remedy() -> None:
-    with pytest.raises(ConfigError, match=r"^kv_dtype: .*fp8_e4m3"):
-        identity(pool=mha_pool(dtype="torch.uint8"))
+REVISION_REMEDY = 'put "revision" into the extra config'
+UNKNOWN = {
+    "the kind of fp8": (lambda: identity(pool=mha_pool(dtype="torch.uint8")), '"kv_dtype": "fp8_e4m3"'),
+    "weights": (lambda: identity(facts=ModelFacts(unknown={"weights": "s3://x is far"})), REVISION_REMEDY),
+    "adapters": (lambda: identity(facts=ModelFacts(unknown={"adapters": "x is far"})), REVISION_REMEDY),
+    "a packed draft": (
+        lambda: identity(
+            pool=mha_pool(layer_num=33), facts=ModelFacts(unknown={"draft_model": "x is far"}), revision="1"
+        ),
+        "--speculative-draft-model-revision",
+    ),
+    "KV scales": (
+        lambda: identity(
+            pool=mha_pool(dtype="torch.uint8"),
+            facts=ModelFacts(kv_cache_dtype="fp8_e4m3", unknown={"kv_scales": "x can't be read"}),
+        ),
+        "scales of the KV cache",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNKNOWN)
+def test_what_can_not_be_told_turns_the_store_off_with_the_remedy(what: str) -> None:
+    make, remedy = UNKNOWN[what]
+    with pytest.raises(UnusableRankError) as refused:
+        make()
+    assert remedy in str(refused.value)
+
+
+def test_what_is_unknown_of_things_that_are_not_stored_does_no_harm() -> None:
+    nothing_stored = ModelFacts(unknown={"draft_model": "x", "kv_scales": "y"})
+    assert identity(facts=nothing_stored) == identity()
+
+
+def test_a_revision_from_the_operator_goes_before_the_look_of_the_weights() -> None:
+    for facts in (ModelFacts(weights="77e1"), ModelFacts(unknown={"weights": "x", "adapters": "y"})):
+        assert identity(facts=facts, revision="r2") == identity(revision="r2")
+    assert identity(facts=ModelFacts(revision="main", weights="77e1")).weights == "77e1"
+
+
+def test_the_identity_of_a_model_with_a_revision_is_what_earlier_releases_made_of_it() -> None:
+    assert identity(revision="r2", facts=ModelFacts(weights="77e1")).canonical() == (
+        b'{"byte_order":"page_first","format_version":1,"head_count":8,"head_dim":128,"kind":"kv_pages",'
+        b'"kv_dtype":"bfloat16","model":"acme/model","page_size":64,"pool_class":"HostPool","revision":"r2",'
+        b'"store_dtype":"bfloat16","v_head_dim":128}'
+    )
+    latent = identity(
+        sglang_config(is_mla_model=True), mla_pool(layer_num=33), revision="r2", tag="blue", flat=True
+    )
+    assert latent.canonical() == (
+        b'{"byte_order":"page_first","draft_layer_count":1,"format_version":1,"kind":"kv_pages",'
+        b'"kv_dtype":"bfloat16","model":"acme/model","page_size":64,"pool_class":"HostPool","revision":"r2",'
+        b'"row_dim":576,"store_dtype":"bfloat16","tag":"blue"}'
+    )
+
+
+@pytest.mark.parametrize("told", ["", "fp8_e4m3"])
+def test_the_device_pool_of_an_older_sglang_knows_its_kind_of_fp8_better(told: str) -> None:
+    device_pool = SimpleNamespace(dtype="torch.float8_e4m3fnuz")
+    made = identity(
+        pool=mha_pool(dtype="torch.uint8", device_pool=device_pool), facts=ModelFacts(kv_cache_dtype=told)
+    )
+    assert made.kv_dtype == "fp8_e4m3fnuz"
+    packed = mha_pool(dtype="torch.uint8", device_pool=SimpleNamespace(dtype="torch.uint8"))
+    assert identity(pool=packed, facts=ModelFacts(kv_cache_dtype="mxfp8")).kv_dtype == "mxfp8"
 
 
 def test_outside_of_a_server_there_are_no_model_facts() -> None:

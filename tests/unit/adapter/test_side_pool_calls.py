@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from hicache_adapter.hit_policy import ALL_PAGES
+from hicache_adapter.model_facts import ModelFacts
 from hicache_adapter.page_store import Deadline
 from hicache_adapter.recorder import Recorder
 from hicache_adapter.side_pools import SidePools
@@ -47,7 +48,7 @@ class Rig:
         log = ThrottledLog(logging.getLogger("hicache_adapter"))
         nothing: Any = None
         self.pools = SidePools(
-            nothing, nothing, nothing, cast(Recorder, recorder), cast(Any, self.weights), log
+            nothing, nothing, nothing, cast(Recorder, recorder), cast(Any, self.weights), ModelFacts, log
         )
 
         def memory(count: int, where: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from hicache_adapter import AdapterConfig, ConfigError
 from hicache_adapter.model_facts import ModelFacts
-from hicache_adapter.page_identity import page_identity
+from hicache_adapter.page_identity import UnusableRankError, page_identity
 from hicache_adapter.rank_coordinates import RankCoordinates
 from hicache_adapter.side_pool_kinds import PoolShare, side_pool_share
 from kvstore_client import Shard
@@ -164,6 +165,10 @@ REFUSED = {
     "unknown name": (lambda: share("indexer", window_pool()), "of that name is not stored"),
     "unknown class": (lambda: share("swa", SimpleNamespace()), "SimpleNamespace"),
     "states under another name": (lambda: share("swa", state_pool()), "MambaPoolHost"),
+    "draft of unknown weights": (
+        lambda: share("draft", window_pool(), facts=ModelFacts(unknown={"draft_model": "x is far"})),
+        "x is far; give --speculative-draft-model-revision",
+    ),
     "draft without a name": (lambda: share("draft", window_pool()), "draft model"),
     "pipeline stages": (lambda: share("swa", window_pool(), sglang_config(pp_size=2)), "pipeline"),
     "fp8 of unknown kind": (lambda: share("swa", window_pool(dtype="torch.uint8")), "kv_dtype"),
@@ -179,5 +184,13 @@ REFUSED = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_can_not_be_identified_is_refused_with_the_reason(what: str) -> None:
     make, reason = REFUSED[what]
-    with pytest.raises(ConfigError, match=reason):
+    with pytest.raises((ConfigError, UnusableRankError), match=reason):
         make()
+
+
+def test_a_drafts_own_pool_has_the_drafts_own_kind_of_fp8() -> None:
+    facts = ModelFacts(draft_model="d", kv_cache_dtype="fp8_e4m3", draft_kv_cache_dtype="fp8_e5m2")
+    pool = window_pool(dtype="torch.uint8")
+    assert share("draft", pool, facts=facts).identity.kv_dtype == "fp8_e5m2"
+    assert share("swa", pool, facts=facts).identity.kv_dtype == "fp8_e4m3"
+    assert share("draft", pool, facts=replace(facts, draft_kv_cache_dtype="")).identity.kv_dtype == "fp8_e4m3"

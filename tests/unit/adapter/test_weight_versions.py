@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from hicache_adapter import weight_versions
 from hicache_adapter.page_store import PageStore
-from hicache_adapter.weight_versions import VersionedStore, WeightVersions, served_version
+from hicache_adapter.weight_versions import VersionedStore, WeightVersions, served_path, served_version
 from kvstore_client import WHOLE, Client, Identity
 from kvstore_client.throttle import ThrottledLog
 from support.waiting import wait_until
@@ -29,8 +30,9 @@ class Engine:
 
     def __init__(self) -> None:
         self.version = ""
+        self.path = "/models/1"
         self.weights = WeightVersions(
-            ThrottledLog(logging.getLogger("hicache_adapter")), lambda: self.version
+            ThrottledLog(logging.getLogger("hicache_adapter")), lambda: self.version, lambda: self.path
         )
 
     def stores(self) -> tuple[str, bool]:
@@ -48,6 +50,21 @@ def versioned_store() -> Iterator[VersionedStore]:
             return PageStore(client, identity, [WHOLE], log)
 
         yield VersionedStore(IDENTITY, make)
+
+
+class CountedLock:
+    """A lock that counts who has asked for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.asked: list[int] = []  # appending is atomic
+
+    def __enter__(self) -> None:
+        self.asked.append(threading.get_ident())
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 def in_new_thread(call: Callable[[], tuple[str, bool]]) -> tuple[str, bool]:
@@ -88,7 +105,9 @@ def test_a_thread_that_calls_for_the_first_time_after_an_update_is_as_old_as_it_
         if seen_by == "a look":
             engine.weights.look()
         elif seen_by == "the start":
-            engine.weights = WeightVersions(ThrottledLog(logging.getLogger()), lambda: engine.version)
+            engine.weights = WeightVersions(
+                ThrottledLog(logging.getLogger()), lambda: engine.version, lambda: engine.path
+            )
         else:
             assert in_new_thread(engine.stores) == ("", True)
         engine.version = "2"
@@ -116,6 +135,49 @@ def test_the_refusal_says_once_what_to_do(caplog: pytest.LogCaptureFixture) -> N
         assert said in record.getMessage()
 
 
+def test_weights_from_another_path_without_a_version_of_their_own_are_not_named() -> None:
+    engine = Engine()
+    assert engine.weights.are_named()
+    engine.path = "/models/2"
+    assert not engine.weights.are_named()
+    engine.version = "2"  # named afterwards, or a moment later: SGLang changes one after the other
+    assert engine.weights.are_named()
+    engine.path = "/models/3"
+    assert not engine.weights.are_named()
+    engine.path, engine.version = "/models/1", ""
+    assert engine.weights.are_named(), "the first weights are back, under their own name"
+    engine.path, engine.version = "/models/2", "2"
+    assert engine.weights.are_named()
+    engine.path = ""
+    assert engine.weights.are_named(), "an engine that does not say"
+
+
+def test_weights_without_a_name_are_said_once_and_no_change_that_gets_its_name_at_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine()
+    with caplog.at_level(logging.ERROR, "hicache_adapter"):
+        engine.path = "/models/2"
+        assert not engine.weights.are_named()
+        engine.version = "2"
+        assert engine.weights.are_named()
+        assert not caplog.records
+        monkeypatch.setattr(weight_versions, "_SAID_AFTER_S", 0.0)
+        engine.path = "/models/3"
+        assert not any(engine.weights.are_named() for _ in range(10))
+    (record,) = caplog.records
+    for said in ("/models/3", "/models/2", "/update_weight_version", "/flush_cache"):
+        assert said in record.getMessage()
+
+
+def test_paths_of_old_versions_do_not_pile_up() -> None:
+    engine = Engine()
+    for version in range(3000):
+        engine.version, engine.path = str(version), f"/models/{version}"
+        assert engine.weights.are_named()
+    assert len(engine.weights._paths) <= 1024
+
+
 def test_each_version_has_an_identity_of_its_own_and_none_is_the_one_of_unversioned_weights(
     versioned_store: VersionedStore,
 ) -> None:
@@ -132,14 +194,11 @@ def test_threads_that_meet_a_new_version_together_share_its_store() -> None:
         def make(identity: Identity) -> PageStore:
             made.append(identity)
             # Until the others have seen that there is none, and wait for this one.
-            wait_until(lambda: waiting() == 7, "the others have come")
+            wait_until(lambda: len(lock.asked) == 8, "the others have come")
             return PageStore(client, identity, [WHOLE], ThrottledLog(logging.getLogger("hicache_adapter")))
 
         versioned_store = VersionedStore(IDENTITY, make)
-
-        def waiting() -> int:
-            frames = [sys._current_frames().get(thread.ident or 0) for thread in threads._threads]
-            return sum(frame is not None and frame.f_code.co_name == "_add" for frame in frames)
+        lock = versioned_store._lock = CountedLock()  # type: ignore[assignment]
 
         with ThreadPoolExecutor(8) as threads:
             asked = [threads.submit(versioned_store.of, "7") for _ in range(8)]
@@ -166,3 +225,11 @@ def test_the_engines_word_for_no_version_is_none(
     context.get_serving = lambda: types.SimpleNamespace(weight_version=told)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", context)
     assert served_version() == version
+
+
+def test_where_the_weights_came_from_is_what_the_engine_says_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = types.ModuleType("sglang.srt.runtime_context")
+    context.get_model = lambda: types.SimpleNamespace(model_path="/models/9")  # type: ignore[attr-defined]
+    assert served_path() == ""
+    monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", context)
+    assert served_path() == "/models/9"
