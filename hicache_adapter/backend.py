@@ -14,26 +14,20 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 from hicache_adapter.batches import page_by_page_where_one_is_bad
 from hicache_adapter.config import AdapterConfig
 from hicache_adapter.hit_policy import HitReport
+from hicache_adapter.kv_pool_share import kv_pool_share, lies_in_side_pools
 from hicache_adapter.model_facts import read_model_facts
-from hicache_adapter.page_identity import (
-    UnusableRankError,
-    head_split,
-    is_replicated,
-    page_identity,
-    rank_shards,
-)
+from hicache_adapter.page_identity import head_split, is_replicated
 from hicache_adapter.page_store import Deadline, PageStore
 from hicache_adapter.pool_plan import PoolPlan
 from hicache_adapter.rank_coordinates import RankCoordinates
 from hicache_adapter.recorder import Recorder
 from hicache_adapter.sglang_types import (
     KV_POOL,
-    STATE_POOL,
     new_storage_metrics,
     pool_name,
     pool_transfer_result,
 )
-from hicache_adapter.side_pools import SidePool, SidePools
+from hicache_adapter.side_pools import SidePools
 from hicache_adapter.weight_versions import VersionedStore, WeightVersions
 from kvstore_client import Client, ConfigError, Identity
 from kvstore_client.signal_handlers import is_from_signal_handler
@@ -74,6 +68,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         self._plan: PoolPlan | None = None
         self._stores: dict[bool, VersionedStore] = {}  # flat pages? -> its stores
         self._refusal: str | None = "no host pool is registered yet"
+        self._kv_in_side_pools = False
         self._closed = False
 
     # ---- attach and detach (scheduler's main thread) ----
@@ -82,11 +77,11 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         """Learns where the pages lie and what they are. ConfigError when that can't be told."""
         self.mem_pool_host = mem_pool_host
         self._stores, self._refusal = {}, None
+        self._kv_in_side_pools = lies_in_side_pools(mem_pool_host)
+        if self._kv_in_side_pools:
+            return  # each side pool announces itself
         if getattr(mem_pool_host, "kv_buffer", None) is None:
-            self._refuse(
-                f"host pool {type(mem_pool_host).__name__} keeps the whole KV cache in side pools, "
-                "which is not supported in this release"
-            )
+            self._refuse(f"host pool {type(mem_pool_host).__name__} has no memory of its own")
             return
         plan = PoolPlan(mem_pool_host, head_split(self.rank, mem_pool_host))
         self._plan = plan
@@ -94,8 +89,11 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         self._recorder.watch(KV_POOL)
         try:
             store = self._store(flat_pages=False)
-        except UnusableRankError as error:
-            self._refuse(str(error))
+        except (AttributeError, TypeError) as error:
+            name = type(mem_pool_host).__name__
+            self._refuse(
+                f"host pool {name} has another form than in the SGLang versions that are known: {error}"
+            )
             return
         self._warn_of_idle_lcm(mem_pool_host)
         self._announce(store, plan)
@@ -113,7 +111,6 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         except Exception as error:
             self._refuse(f"side pool '{name}': {error}; KV pages without it are of no use")
             return
-        self._warn_of_unwritten(pool)
         self._announce(pool.stores.of(self._weights.current()), pool.plan)
 
     def on_host_pools_registered(self) -> None:
@@ -126,10 +123,9 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
         def clear_each() -> None:
             deadline = self._deadline()
-            stores = (
-                self._store(not self.config.interface_v1),
-                *self._side_pools.stores(self._weights.current()),
-            )
+            stores = self._side_pools.stores(self._weights.current())
+            if not self._kv_in_side_pools:
+                stores.insert(0, self._store(not self.config.interface_v1))
             for store in stores:
                 store.clear(deadline)
 
@@ -221,7 +217,9 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
         def ask() -> HitReport:
             deadline = self._deadline()
-            return self._side_pools.hits(keys, self._exists(keys, deadline), pool_transfers or (), deadline)
+            side_pools_decide = self._kv_in_side_pools and pool_transfers
+            kv_pages = len(keys) if side_pools_decide else self._exists(keys, deadline)
+            return self._side_pools.hits(keys, kv_pages, pool_transfers or (), deadline)
 
         return pool_transfer_result(self._guard("exists", HitReport(0, {}, []), ask))
 
@@ -253,9 +251,13 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         return Deadline(self.config.client.deadline_ms)
 
     def _exists(self, keys: Sequence[str], deadline: Deadline) -> int:
+        if self._kv_in_side_pools:
+            return 0  # nothing is known of a page unless side pools are asked
         return self._store(flat_pages=not self.config.interface_v1).exists(keys, deadline)
 
     def _get(self, keys: Sequence[str], where: Any, *, flat_pages: bool) -> list[bool]:
+        if self._kv_in_side_pools:
+            return [True] * len(keys)
         deadline, started = self._deadline(), time.perf_counter()
         store, plan = self._store(flat_pages), self._the_plan()
 
@@ -267,6 +269,8 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         return found
 
     def _set(self, keys: Sequence[str], where: Any, depth: int, *, flat_pages: bool) -> list[bool]:
+        if self._kv_in_side_pools:
+            return [True] * len(keys)
         deadline, started = self._deadline(), time.perf_counter()
         version = self._weights.current()
         if not self._weights.may_store(version):
@@ -301,14 +305,13 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         return stores.of(self._weights.current() if version is None else version)
 
     def _versioned_store(self, flat_pages: bool) -> VersionedStore:
-        pool = self.mem_pool_host
-        identity = page_identity(self.rank, pool, self.config, read_model_facts(), flat_pages=flat_pages)
-        shards = rank_shards(self.rank, pool)
+        pool, facts = self.mem_pool_host, read_model_facts()
+        share = kv_pool_share(self.rank, pool, self.config, facts, flat_pages=flat_pages)
 
         def make(identity: Identity) -> PageStore:
-            return PageStore(self._client, identity, shards, self._log)
+            return PageStore(self._client, identity, share.shards, self._log)
 
-        return VersionedStore(identity, make)
+        return VersionedStore(share.identity, make)
 
     def _the_plan(self) -> PoolPlan:
         plan = self._plan
@@ -358,18 +361,6 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         whole_heads = pool.layout == "page_head" or is_replicated(self.rank, pool)
         if self.rank.tp_lcm_size and not whole_heads:
             logger.warning("kvstore: tp_lcm_size has no effect with layout %s; use page_head", pool.layout)
-
-    def _warn_of_unwritten(self, pool: SidePool) -> None:
-        """SGLang has one rank alone write the side pools of a replicated KV cache, states excepted: what is
-        shared out over the ranks is then never complete.
-        """
-        shared_out = any(shard.head_groups > 1 for shard in pool.shards)
-        if self.rank.is_mla_model and shared_out and pool.name != STATE_POOL:
-            logger.warning(
-                "kvstore: SGLang writes side pool '%s' of this model on one TP rank only, so nothing of it is "
-                "ever found; use tp-size 1",
-                pool.name,
-            )
 
     def _refuse(self, reason: str) -> None:
         if self._refusal != reason:

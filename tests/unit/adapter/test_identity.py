@@ -11,7 +11,7 @@ import pytest
 
 from hicache_adapter import AdapterConfig, ConfigError
 from hicache_adapter.model_facts import ModelFacts, read_model_facts
-from hicache_adapter.page_identity import UnusableRankError, head_split, page_identity, rank_shards
+from hicache_adapter.page_identity import head_split, page_identity, rank_shards
 from hicache_adapter.rank_coordinates import RankCoordinates
 from kvstore_client import Identity, Shard
 
@@ -222,11 +222,6 @@ def test_tp_lcm_size_has_no_effect_on_other_layouts_or_replicated_caches() -> No
 def test_heads_that_do_not_come_out_even_are_refused_once_and_clearly() -> None:
     with pytest.raises(ConfigError, match=r"^tp_lcm_size: .*at most 2"):
         head_split(sglang_config(tp_size=2, tp_lcm_size=4), mha_pool(layout="page_head", head_num=1))
-
-
-def test_a_pipeline_stage_that_does_not_know_its_layers_is_refused() -> None:
-    with pytest.raises(UnusableRankError, match="pipeline stage 1 of 2"):
-        rank_shards(sglang_config(pp_rank=1, pp_size=2), mha_pool(start_layer=0))
 
 
 def test_a_config_of_an_old_version_without_the_newer_fields_works() -> None:
