@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-_HOST_POOLS = "sglang.srt.mem_cache.pool_host."
+_HOSTED = "sglang.srt.mem_cache."
+_HOST_POOLS = _HOSTED + "pool_host."
 _ATTENTION = "sglang.srt.layers.attention."
 _torchvision_library: Any = None
 
@@ -41,6 +42,9 @@ class _Hook(importlib.abc.MetaPathFinder):
             _HOST_POOLS + "mha": _complete_pool_module,
             _HOST_POOLS + "mla": _complete_pool_module,
             _HOST_POOLS + "mamba": _complete_pool_module,
+            _HOST_POOLS + "dsa": _complete_pool_module,
+            _HOST_POOLS + "minimax_m3_nvfp4": _complete_pool_module,
+            _HOSTED + "memory_pool_host": _complete_pool_module,
             _ATTENTION + "mamba.causal_conv1d": _replace_convolutions,
             _ATTENTION + "torch_native_backend": _translate_window_reads,
         }
