@@ -7,7 +7,7 @@ What the scheduler thread does between the controller's queues is done here, by 
 import threading
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -157,8 +157,10 @@ class Engine:
                 return hashes, operation.completed_tokens
         raise TimeoutError("no backup ack")
 
-    def prefetch(self, tokens: list[int], timeout_s: float = 20.0) -> Prefetched:
-        """Asks the storage backend for a prompt and loads what it has."""
+    def prefetch(
+        self, tokens: list[int], timeout_s: float = 20.0, before_load: Callable[[], None] = lambda: None
+    ) -> Prefetched:
+        """Asks the storage backend for a prompt and loads what it has. `before_load`: called between the two."""
         controller = self.controller
         operation = self._start_prefetch(tokens)
         if controller.prefetch_hit_queue.get(timeout=timeout_s) is not operation:
@@ -176,6 +178,7 @@ class Engine:
             if transfer.indices_from_pool is None:
                 pool = self.side_host_pools[transfer.name.value]
                 transfer.host_indices = pool.alloc(len(transfer.keys) * pool.page_size)
+        before_load()
         controller.prefetch_buffer.put(operation)
         while True:
             ack = controller.ack_prefetch_queue.get(timeout=timeout_s)
@@ -216,8 +219,8 @@ def _ranks(case: Case) -> Any:
     for group, rank, size in (("pp", case.pp_rank, case.pp_size), ("attn_cp", case.cp_rank, case.cp_size)):
         ranks |= {f"{group}_rank": rank, f"{group}_size": size}
     ranks |= {"attn_tp_rank": case.tp_rank, "attn_tp_size": case.tp_size}
-    whole = {"tp_rank": case.cp_rank * case.tp_size + case.tp_rank, "tp_size": case.cp_size * case.tp_size}
-    ranks |= whole
+    whole = case.cp_size * case.tp_size
+    ranks |= {"tp_rank": case.cp_rank * case.tp_size + case.tp_rank, "tp_size": whole, "moe_tp_size": whole}
     return get_parallel().override(**ranks)
 
 

@@ -51,8 +51,7 @@ def build_model_stack(case: Case, stack: ExitStack) -> ModelStack:
     stack.enter_context(get_context().override_server_args(**said))
     # Layers split over CP ranks are sent round in this group; no layer is read here.
     group = SimpleNamespace(world_size=case.cp_size, pynccl_comm=None)
-    ranks = case.tp_size * case.cp_size
-    stack.enter_context(get_parallel().override(attn_cp_group=group, moe_tp_size=ranks))
+    stack.enter_context(get_parallel().override(attn_cp_group=group))
     # The ranks' group would say it, and here each rank is on its own.
     place = {"get_attn_cp_rank_and_size": lambda _: (case.cp_rank, case.cp_size)}
     stack.enter_context(patch.multiple("sglang.srt.managers.cache_controller.HiCacheController", **place))
