@@ -15,26 +15,20 @@ from hicache_adapter.batches import page_by_page_where_one_is_bad
 from hicache_adapter.config import AdapterConfig
 from hicache_adapter.hash_seeding import adapters_share_pages, warn_of_shared_salts
 from hicache_adapter.hit_policy import HitReport
+from hicache_adapter.kv_pool_share import kv_pool_share, lies_in_side_pools
 from hicache_adapter.model_facts import read_model_facts
-from hicache_adapter.page_identity import (
-    UnusableRankError,
-    head_split,
-    is_replicated,
-    page_identity,
-    rank_shards,
-)
+from hicache_adapter.page_identity import UnusableRankError, head_split, is_replicated
 from hicache_adapter.page_store import Deadline, PageStore
 from hicache_adapter.pool_plan import PoolPlan
 from hicache_adapter.rank_coordinates import RankCoordinates
 from hicache_adapter.recorder import Recorder
 from hicache_adapter.sglang_types import (
     KV_POOL,
-    STATE_POOL,
     new_storage_metrics,
     pool_name,
     pool_transfer_result,
 )
-from hicache_adapter.side_pools import SidePool, SidePools
+from hicache_adapter.side_pools import SidePools
 from hicache_adapter.weight_versions import VersionedStore, WeightVersions
 from kvstore_client import Client, ConfigError, Identity
 from kvstore_client.signal_handlers import is_from_signal_handler
@@ -78,6 +72,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         self._plan: PoolPlan | None = None
         self._stores: dict[bool, VersionedStore] = {}  # flat pages? -> its stores
         self._refusal: str | None = "no host pool is registered yet"
+        self._kv_in_side_pools = False
         self._closed = False
 
     # ---- attach and detach (scheduler's main thread) ----
@@ -86,11 +81,11 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         """Learns where the pages lie and what they are. ConfigError when that can't be told."""
         self.mem_pool_host = mem_pool_host
         self._stores, self._refusal = {}, None
+        self._kv_in_side_pools = lies_in_side_pools(mem_pool_host)
+        if self._kv_in_side_pools:
+            return  # each side pool announces itself
         if getattr(mem_pool_host, "kv_buffer", None) is None:
-            self._refuse(
-                f"host pool {type(mem_pool_host).__name__} keeps the whole KV cache in side pools, "
-                "which is not supported in this release"
-            )
+            self._refuse(f"host pool {type(mem_pool_host).__name__} has no memory of its own")
             return
         if (reason := adapters_share_pages()) is not None:
             self._refuse(reason)
@@ -127,7 +122,6 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         except Exception as error:
             self._refuse(f"side pool '{name}': {error}; KV pages without it are of no use")
             return
-        self._warn_of_unwritten(pool)
         self._announce(pool.stores.of(self._weights.current()), pool.plan)
 
     def on_host_pools_registered(self) -> None:
@@ -140,10 +134,9 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
         def clear_each() -> None:
             deadline = self._deadline()
-            stores = (
-                self._store(not self.config.interface_v1),
-                *self._side_pools.stores(self._weights.current()),
-            )
+            stores = self._side_pools.stores(self._weights.current())
+            if not self._kv_in_side_pools:
+                stores.insert(0, self._store(not self.config.interface_v1))
             for store in stores:
                 store.clear(deadline)
 
@@ -235,7 +228,9 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
         def ask() -> HitReport:
             deadline = self._deadline()
-            return self._side_pools.hits(keys, self._exists(keys, deadline), pool_transfers or (), deadline)
+            side_pools_decide = self._kv_in_side_pools and pool_transfers
+            kv_pages = len(keys) if side_pools_decide else self._exists(keys, deadline)
+            return self._side_pools.hits(keys, kv_pages, pool_transfers or (), deadline)
 
         return pool_transfer_result(self._guard("exists", HitReport(0, {}, []), ask))
 
@@ -267,9 +262,13 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         return Deadline(self.config.client.deadline_ms)
 
     def _exists(self, keys: Sequence[str], deadline: Deadline) -> int:
+        if self._kv_in_side_pools:
+            return 0  # nothing is known of a page unless side pools are asked
         return self._store(flat_pages=not self.config.interface_v1).exists(keys, deadline)
 
     def _get(self, keys: Sequence[str], where: Any, *, flat_pages: bool) -> list[bool]:
+        if self._kv_in_side_pools:
+            return [True] * len(keys)
         deadline, started = self._deadline(), time.perf_counter()
         store, plan = self._store(flat_pages), self._the_plan()
 
@@ -281,6 +280,8 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         return found
 
     def _set(self, keys: Sequence[str], where: Any, depth: int, *, flat_pages: bool) -> list[bool]:
+        if self._kv_in_side_pools:
+            return [True] * len(keys)
         deadline, started = self._deadline(), time.perf_counter()
         version = self._weights.current()
         if not self._weights.may_store(version):
@@ -316,13 +317,12 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
     def _versioned_store(self, flat_pages: bool) -> VersionedStore:
         pool = self.mem_pool_host
-        identity = page_identity(self.rank, pool, self.config, self._facts(), flat_pages=flat_pages)
-        shards = rank_shards(self.rank, pool)
+        share = kv_pool_share(self.rank, pool, self.config, self._facts(), flat_pages=flat_pages)
 
         def make(identity: Identity) -> PageStore:
-            return PageStore(self._client, identity, shards, self._log)
+            return PageStore(self._client, identity, share.shards, self._log)
 
-        return VersionedStore(identity, make)
+        return VersionedStore(share.identity, make)
 
     def _the_plan(self) -> PoolPlan:
         plan = self._plan
@@ -374,18 +374,6 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         whole_heads = pool.layout == "page_head" or is_replicated(self.rank, pool)
         if self.rank.tp_lcm_size and not whole_heads:
             logger.warning("kvstore: tp_lcm_size has no effect with layout %s; use page_head", pool.layout)
-
-    def _warn_of_unwritten(self, pool: SidePool) -> None:
-        """SGLang has one rank alone write the side pools of a replicated KV cache, states excepted: what is
-        shared out over the ranks is then never complete.
-        """
-        shared_out = any(shard.head_groups > 1 for shard in pool.shards)
-        if self.rank.is_mla_model and shared_out and pool.name != STATE_POOL:
-            logger.warning(
-                "kvstore: SGLang writes side pool '%s' of this model on one TP rank only, so nothing of it is "
-                "ever found; use tp-size 1",
-                pool.name,
-            )
 
     def _refuse(self, reason: str) -> None:
         if self._refusal != reason:

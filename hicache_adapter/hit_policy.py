@@ -13,6 +13,10 @@ ALL_PAGES = "all_pages"
 TRAILING_PAGES = "trailing_pages"
 
 
+class UnknownPolicyError(ValueError):
+    """A hit policy whose rule is not known: no prefix is allowed by it."""
+
+
 class HitReport(NamedTuple):
     """What a storage query answers."""
 
@@ -66,13 +70,16 @@ def restorable_prefixes(present: bytes, policy: str, window: int) -> bytes:
     """Which prefixes a pool allows, from which of its pages are there (1) or not (0).
 
     ALL_PAGES: those without a hole. TRAILING_PAGES: those whose last `window` pages are there, or all of them
-    where the prefix is shorter. ValueError for another policy.
+    where the prefix is shorter. UnknownPolicyError for another policy: of BLOCK_GROUPS SGLang 0.5.23 has the name but
+    no user that would show which keys make up a group.
     """
     if policy == ALL_PAGES:
         hole = present.find(0)
         return present if hole < 0 else b"\1" * hole + bytes(len(present) - hole)
     if policy != TRAILING_PAGES:
-        raise ValueError(f"hit policy {policy!r} is not supported")
+        raise UnknownPolicyError(
+            f"hit policy {policy!r} is not known, so no prefix is restored with this pool"
+        )
     flags = bytearray(len(present))
     for start, end in _runs(present):
         first = start if start == 0 else start + window - 1

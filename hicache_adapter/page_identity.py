@@ -172,14 +172,8 @@ def head_split(rank: RankCoordinates, pool: Any, *, replicated: bool | None = No
 def rank_shards(rank: RankCoordinates, pool: Any) -> tuple[Shard, ...]:
     """What this rank holds of each page of the KV pool: one shard, or one a head group, in the order of the
     pool's head groups.
-
-    UnusableRankError when pipeline stages can't be told apart: then this rank must not touch the store.
     """
     layer_start = int(getattr(pool, "start_layer", None) or 0)
-    if rank.pp_size > 1 and rank.pp_rank > 0 and layer_start == 0:
-        raise UnusableRankError(
-            f"the host pool of pipeline stage {rank.pp_rank} of {rank.pp_size} does not say which layers it holds"
-        )
     layers = range(layer_start, layer_start + int(pool.layer_num))
     if is_replicated(rank, pool):
         return layer_shards(rank, layers, groups_a_rank=0)

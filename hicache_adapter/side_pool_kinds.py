@@ -2,10 +2,11 @@
 and one function where its bytes are of a new sort.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
+from hicache_adapter import packed_rows
 from hicache_adapter.config import AdapterConfig
 from hicache_adapter.model_facts import ModelFacts
 from hicache_adapter.page_identity import (
@@ -15,24 +16,13 @@ from hicache_adapter.page_identity import (
     layer_shards,
     model_fields,
 )
+from hicache_adapter.pool_share import Identify, PoolShare, pipeline_stage
 from hicache_adapter.rank_coordinates import RankCoordinates
+from hicache_adapter.sglang_types import STATE_POOL
 from kvstore_client.errors import ConfigError
 from kvstore_client.identity import Identity
-from kvstore_client.keys import Shard
 
 _PLAIN_DTYPES = ("bfloat16", "float16", "float32", "float64")
-
-
-class PoolShare(NamedTuple):
-    """What this rank holds of each page of a pool."""
-
-    identity: Identity
-    shards: tuple[Shard, ...]
-    split: int
-    """Head groups that the rank's share is cut into; 1 where it lies in one object."""
-
-
-Identify = Callable[[RankCoordinates, Any, AdapterConfig, ModelFacts], PoolShare]
 
 
 def _head_pages(rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts) -> PoolShare:
@@ -71,26 +61,49 @@ def _draft(identify: Identify) -> Identify:
     return of_draft_model
 
 
-_ATTENTION: Mapping[str, Identify] = {
-    "MHATokenToKVPoolHost": _head_pages,
-    "MLATokenToKVPoolHost": _latent_pages,
-}
-_DRAFT_ATTENTION = {name: _draft(identify) for name, identify in _ATTENTION.items()}
+_Kinds = Mapping[str, Identify]
 
-# SGLang's name of the pool -> host pool class that it or an ancestor has -> what its bytes are.
-SIDE_POOLS: Mapping[str, Mapping[str, Identify]] = {
-    "swa": _ATTENTION,
+
+def _drafts(kinds: _Kinds) -> _Kinds:
+    return {pool_class: _draft(identify) for pool_class, identify in kinds.items()}
+
+
+_ATTENTION: _Kinds = {"MHATokenToKVPoolHost": _head_pages, "MLATokenToKVPoolHost": _latent_pages}
+_WINDOWS = {**_ATTENTION, "DeepSeekV4PagedHostPool": packed_rows.deepseek_v4_windows}
+_INDEX_KEYS: _Kinds = {
+    "DSAIndexerPoolHost": packed_rows.dsa_index_keys,
+    "QSAIndexerPoolHost": packed_rows.qsa_index_keys,
+    "MHATokenToKOnlyPoolHost": packed_rows.plain_index_keys,
+    "MiniMaxM3Nvfp4IndexKPoolHost": packed_rows.nvfp4_index_keys,
+}
+_ROWS: _Kinds = {"DeepSeekV4PagedHostPool": packed_rows.deepseek_v4_rows}
+_RINGS: _Kinds = {"DeepSeekV4StateHostPool": packed_rows.deepseek_v4_states}
+_V4_PARTS = (
+    *("c1", "c1_indexer", "c1_indexer_scale", "c2", "c2_indexer", "c2_indexer_scale"),
+    *("c4", "c4_rope", "c4_indexer", "c4_indexer_scale", "c128", "c128_rope"),
+)
+_V4_STATES = ("c4_state", "c4_indexer_state", "c128_state")
+
+# SGLang's name of the pool -> host pool class that it or an ancestor has -> what its bytes are. The nearest ancestor
+# decides.
+SIDE_POOLS: Mapping[str, _Kinds] = {
+    "swa": _WINDOWS,
+    "auxiliary_swa": _WINDOWS,
     "mamba": {"MambaPoolHost": _states},
-    "draft": _DRAFT_ATTENTION,
-    "draft_swa": _DRAFT_ATTENTION,
+    "indexer": _INDEX_KEYS,
+    "draft": _drafts(_WINDOWS),
+    "draft_swa": _drafts(_WINDOWS),
+    "draft_indexer": _drafts(_INDEX_KEYS),
+    **{f"deepseek_v4_{part}": _ROWS for part in _V4_PARTS},
+    **{f"deepseek_v4_{part}": _RINGS for part in _V4_STATES},
 }
 
 
 def side_pool_share(
     name: str, rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts
 ) -> PoolShare:
-    """What this rank holds of each page of the side pool. ConfigError for what can't be identified, the same on
-    every rank.
+    """What this rank holds of each page of the side pool. ConfigError for what can't be identified or is never found
+    again, the same on every rank.
     """
     kinds = SIDE_POOLS.get(name, {})
     ancestry = [ancestor.__name__ for ancestor in type(pool).__mro__]
@@ -101,17 +114,29 @@ def side_pool_share(
             f"a {type(pool).__name__} of that name is not stored in this release; serve the model without a "
             "storage backend",
         )
-    if rank.pp_size > 1:
-        raise ConfigError(
-            "pp-size", "side pools don't say which layers a pipeline stage holds; use pp-size 1"
-        )
     share = identify(rank, pool, config, facts)
-    return share._replace(identity=replace(share.identity, pool=name))
+    _refuse_what_is_never_written(name, rank, share)
+    stage = pipeline_stage(rank, pool)
+    return share._replace(identity=replace(share.identity, pool=name, stage=stage))
+
+
+def _refuse_what_is_never_written(name: str, rank: RankCoordinates, share: PoolShare) -> None:
+    """SGLang has one TP rank alone write what lies beside a KV cache that all ranks hold alike, states excepted. What the
+    ranks share out is then never complete, and no prefix of the model would ever be a hit.
+    """
+    shared_out = any(shard.head_groups > 1 for shard in share.shards)
+    if rank.is_mla_model and rank.tp_size > 1 and shared_out and name != STATE_POOL:
+        raise ConfigError(
+            "tp-size",
+            "each TP rank has heads of its own in it, and SGLang writes it on one rank only, as it does with this "
+            "model's KV cache, so that nothing would ever be found; use tp-size 1, or a draft model with a KV cache "
+            "of the same kind",
+        )
 
 
 def _own_layers(pool: Any) -> range:
-    """Layers are numbered within the pool: it does not say which of the model's they are."""
-    return range(int(pool.layer_num))
+    first = int(getattr(pool, "start_layer", None) or 0)
+    return range(first, first + int(pool.layer_num))
 
 
 def _state_identity(rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts) -> Identity:

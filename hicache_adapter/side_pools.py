@@ -10,7 +10,13 @@ from typing import Any, TypeVar
 
 from hicache_adapter.batches import page_by_page_where_one_is_bad
 from hicache_adapter.config import AdapterConfig
-from hicache_adapter.hit_policy import HitQuery, HitReport, restorable_prefixes, window_pages
+from hicache_adapter.hit_policy import (
+    HitQuery,
+    HitReport,
+    UnknownPolicyError,
+    restorable_prefixes,
+    window_pages,
+)
 from hicache_adapter.model_facts import ModelFacts
 from hicache_adapter.page_store import Deadline, PageStore
 from hicache_adapter.pool_plan import PoolPlan
@@ -22,6 +28,7 @@ from hicache_adapter.weight_versions import VersionedStore, WeightVersions
 from kvstore_client import Client, Identity
 from kvstore_client.errors import ConfigError
 from kvstore_client.keys import POOL_SIDE, Shard
+from kvstore_client.protocol import ENTRIES_MAX, KEYS_MAX
 from kvstore_client.signal_handlers import is_from_signal_handler
 from kvstore_client.throttle import ThrottledLog
 
@@ -149,11 +156,15 @@ class SidePools:
     ) -> dict[Any, list[bool]]:
         def ask(transfer: Any) -> list[bool]:
             pool = self._pool_of(transfer)
+
+            def part(keys: Sequence[str], host_indices: Any, at: int) -> list[bool]:
+                return run(pool, keys, host_indices, at)
+
             answers = page_by_page_where_one_is_bad(
                 transfer.keys,
                 transfer.host_indices,
                 pool.plan.page_size,
-                partial(run, pool),
+                partial(_in_batches, pool, part),
                 partial(self._log_failure, verb, transfer),
             )
             record(pool.name, answers, pool.plan.page_bytes)
@@ -186,4 +197,25 @@ class SidePools:
         name = pool_name(transfer.name)
         topic = f"{verb} {name} {type(error).__name__}"
         message = "kvstore: %s of side pool '%s' failed: %s"
-        self._log.log(logging.ERROR, topic, message, verb, name, error, exc_info=error)
+        # What SGLang asks for and nobody knows is no fault in a call.
+        trace = False if isinstance(error, UnknownPolicyError) else error
+        self._log.log(logging.ERROR, topic, message, verb, name, error, exc_info=trace)
+
+
+def _in_batches(
+    pool: SidePool,
+    run: Callable[[Sequence[str], Any, int], list[bool]],
+    keys: Sequence[str],
+    host_indices: Any,
+    at: int,
+) -> list[bool]:
+    """The answers of as many calls as the protocol's limits ask for: SGLang puts a whole node into one call, 100,000 pages
+    and more where a page is one token. What comes after the deadline is a miss.
+    """
+    most = min(KEYS_MAX, ENTRIES_MAX // len(pool.shards))
+    slots = pool.plan.page_size
+    answers: list[bool] = []
+    for start in range(0, len(keys), most):
+        end = min(start + most, len(keys))
+        answers += run(keys[start:end], host_indices[start * slots : end * slots], at + start)
+    return answers

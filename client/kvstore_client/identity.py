@@ -40,7 +40,8 @@ class Identity:
     model_overrides: str = ""
     tag: str = ""  # the operator's own word, to keep fleets apart
     pool: str = ""  # SGLang's name of a side pool; empty for the KV pool
-    state_shape: str = ""  # shapes and dtypes of what is not heads x width: a side pool of states
+    state_shape: str = ""  # shapes and dtypes of what is not heads x width: states, rows of packed bytes
+    stage: str = ""  # pipeline stage, where the pool doesn't say which of the model's layers it holds
     format_version: int = 1
 
     def canonical(self) -> bytes:

@@ -23,7 +23,8 @@ from sglang_harness.pool_pages import fill_pages, page_bytes
 from sglang_harness.prompts import WrittenPrompt, write_prompt
 
 from kvstore_client import Client
-from kvstore_client.keys import POOL_SIDE
+from kvstore_client.keys import POOL_KV, POOL_SIDE
+from kvstore_client.protocol import KEYS_MAX
 from support.processes import Cluster
 from support.running_cluster import paused, running_cluster
 from support.tcp_proxy import TO_CLIENT, TcpProxy
@@ -31,6 +32,7 @@ from support.waiting import wait_until
 
 PAGES, PAGE_SIZE, WINDOW = 8, 16, 3
 GRACE_S = 0.5  # on top of a deadline, on a busy two-core machine
+ROUND_PARTS = 88  # of 64 KiB, in a store of 8 MiB
 NOWHERE = "127.0.0.1:1"
 SIDE_POOLS = {"swa": {"window": WINDOW, "layers": 2, "heads": 2, "head_dim": 8}, "mamba": {"layers": 2}}
 
@@ -262,6 +264,18 @@ def test_an_absent_store_answers_as_an_empty_one() -> None:
 
 REFUSED: dict[str, dict[str, Any]] = {
     "a draft pool of an unnamed draft model": {"side_pools": {"draft": {"layers": 1}}},
+    "a draft of heads that one rank of two would write": {
+        "side_pools": {"draft": {"layers": 1}},
+        "draft_model": "acme/draft",
+        "kind": "mla",
+        "tp_size": 2,
+    },
+    "index keys that lie where SGLang gives no addresses": {
+        "side_pools": {"indexer": {}},
+        "model": "dsa",
+        "layout": "layer_first",
+        "page_size": 64,
+    },
     "windows of heads that tp_lcm_size can't split": {
         "side_pools": {"swa": {"heads": 1}},
         "layout": "page_head",
@@ -283,6 +297,127 @@ def test_what_can_not_be_identified_turns_the_backend_off_with_one_clear_error(
     errors = [record.getMessage() for record in caplog.records if record.name == "hicache_adapter"]
     assert len(errors) == 1
     assert f"side pool '{name}'" in errors[0] and "nothing is stored or loaded" in errors[0]
+
+
+def test_a_pool_of_a_name_that_nobody_knows_turns_the_backend_off(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, "hicache_adapter"):
+        engine.backend.register_mem_host_pool_v2(engine.side_host_pools["swa"], "some_day")
+        engine.backend.register_mem_host_pool_v2(engine.side_host_pools["swa"], "another_day")
+    (record,) = caplog.records
+    assert (
+        "side pool 'some_day'" in record.getMessage() and "of that name is not stored" in record.getMessage()
+    )
+    assert engine.backend.batch_exists(["0" * 64], None) == 0
+
+
+def test_a_cache_that_lies_in_side_pools_alone_is_there_only_as_far_as_they_are(store: Cluster) -> None:
+    case = Case(
+        model="deepseek_v4",
+        page_size=256,
+        pages=4,
+        side_pools={"swa": {"window": 1}},
+        options={"masters": store.masters, "deadline_ms": 5000, "tag": os.urandom(4).hex()},
+    )
+    with Engine(case) as engine:
+        backend = engine.backend
+        keys, slots = [f"{number:064x}" for number in range(2)], engine.host_pool.alloc(512)
+        assert (
+            backend.batch_set_v1(keys, slots, None) == backend.batch_get_v1(keys, slots, None) == [True] * 2
+        )
+        assert backend.batch_set(keys, [torch.empty(0)] * 2) is True
+        assert [flat.numel() for flat in backend.batch_get(keys, [torch.empty(0)] * 2)] == [0, 0]
+        assert backend.batch_exists(keys, None) == 0  # nothing says that the side pools have them
+        c4 = PoolTransfer("deepseek_v4_c4", host_indices=slots, keys=keys)
+        assert backend.batch_exists_v2(keys, [c4], None).kv_hit_pages == 0
+        assert backend.batch_exists_v2(keys, [], None).kv_hit_pages == 0
+        assert backend.batch_set_v2([c4]) == {"deepseek_v4_c4": [True] * 2}
+        assert backend.batch_exists_v2(keys, [c4], None).restorable_prefix_pages == [1, 2]
+        written = write_prompt(engine)
+        assert engine.prefetch(case.tokens).completed_tokens == 4 * 256
+        backend.clear()
+        assert backend.batch_exists_v2(keys, [c4], None).kv_hit_pages == 0
+        assert engine.prefetch(case.tokens).hit_tokens == 0 and written.stored_tokens == 4 * 256
+
+
+@pytest.mark.long
+def test_a_node_of_more_pages_than_a_request_takes_is_stored_and_loaded_whole(tmp_path: Path) -> None:
+    pages = KEYS_MAX + 1000
+    draft = {"layers": 1, "heads": 1, "head_dim": 8, "dtype": "bfloat16"}
+    with running_cluster(tmp_path, capacity="512MiB") as store:
+        case = replace(
+            hybrid_case(store.masters),
+            pages=pages,
+            page_size=1,
+            layers=1,
+            heads=1,
+            head_dim=8,
+            side_pools={"draft": draft},
+            draft_model="acme/draft",
+        )
+        with Engine(case) as engine:
+            pool, slots = engine.side_host_pools["draft"], torch.arange(pages)
+            pool.kv_buffer.view(torch.int16).random_(generator=torch.Generator().manual_seed(7))
+            keys = [f"{number:064x}" for number in range(pages)]
+            node = PoolTransfer(PoolName.DRAFT, host_indices=slots, keys=keys)
+            before = pool.kv_buffer.view(torch.int16).clone()
+            assert engine.backend.batch_set_v2([node]) == {"draft": [True] * pages}
+            engine.wipe()
+            assert engine.backend.batch_get_v2([node]) == {"draft": [True] * pages}
+            assert torch.equal(pool.kv_buffer.view(torch.int16)[:, :pages], before[:, :pages])
+
+
+def test_when_pages_are_evicted_between_query_and_load_all_pools_end_at_the_same_page(tmp_path: Path) -> None:
+    side_pools = {"draft": {"layers": 4, "heads": 4, "head_dim": 64}}
+    with running_cluster(tmp_path, capacity="8MiB") as store:
+        case = replace(
+            hybrid_case(store.masters, pin_ms=1),
+            pages=24,
+            checkpoints=[24],
+            heads=4,
+            head_dim=64,
+            side_pools=side_pools,
+            draft_model="acme/draft",
+        )
+        with Engine(case) as engine, Client(store.masters) as client:
+            written = write_prompt(engine)
+            assert written.stored_tokens == 24 * PAGE_SIZE
+            backend = engine.backend
+            of_pool = {
+                "kv": (backend._store(flat_pages=False), POOL_KV),
+                "draft": (backend._side_pools._pools["draft"].stores.of(""), POOL_SIDE),
+            }
+            pages = {
+                name: client.namespace(pool_store.identity).pages(pool, pool_store.shards)
+                for name, (pool_store, pool) in of_pool.items()
+            }
+            runs: dict[str, int] = {}
+
+            def fill_the_store() -> None:
+                others = client.namespace("others")
+                for number in range(20):
+                    # As much as fits beside the prompt, and a little more: what was used least recently goes. Asking
+                    # is a use, so it is done once a round.
+                    assert all(
+                        others.put(f"other {number} {part}", bytes(64 << 10)) for part in range(ROUND_PARTS)
+                    )
+                    for name, kept in pages.items():
+                        runs[name] = [*kept.batch_exists(written.hashes, pin_ms=0), False].index(False)
+                    if min(runs.values()) < 24:
+                        return
+                raise AssertionError("nothing is evicted")
+
+            kv_pages = engine.page_bytes(written.slots)
+            engine.wipe()
+            got = engine.prefetch(case.tokens, before_load=fill_the_store)
+            usable = min(runs.values())
+            assert got.hit_tokens == 24 * PAGE_SIZE and 0 < usable < 24, runs
+            assert got.completed_tokens == usable * PAGE_SIZE, runs
+            loaded = got.host_indices[: got.completed_tokens]
+            assert engine.page_bytes(loaded) == kv_pages[:usable]
+            draft = page_bytes(engine.side_host_pools["draft"], loaded)
+            assert draft == written.side_pages["draft"][24][:usable]
 
 
 def test_states_that_sglang_does_not_hand_out_whole_turn_the_backend_off(

@@ -177,3 +177,52 @@ def test_tp_ranks_of_a_replicated_kv_cache_store_their_own_states(workers: Worke
         loaded = workers[1].read(case)
         assert loaded["digests"] == first["digests"]
         assert loaded["side_digests"]["mamba"] == written["side_digests"]["mamba"][str(PAGES)]
+
+
+def test_averaged_index_keys_of_a_recurrent_model_come_back_with_its_states(
+    workers: Workers, store: Cluster
+) -> None:
+    pools = {"mamba": STATES, "indexer": {"layers": 3}}
+    case = case_for(store, "averaged-keys", pools)
+    written = write(workers, case)
+    check_nothing(workers, replace(case, side_pools=pools | {"indexer": {"layers": 3, "ratio": 8}}))
+    check_loaded(workers, case, written, PAGES)
+
+
+def test_pipeline_stages_of_a_hybrid_model_never_share_and_the_same_stage_does(
+    workers: Workers, store: Cluster
+) -> None:
+    # The pools of both stages have the same form and number their layers from 0 on.
+    stages = [
+        case_for(store, "stages", {"swa": SWA, "mamba": STATES}, pp_rank=stage, pp_size=2, seed=20 + stage)
+        for stage in range(2)
+    ]
+    first = write(workers, stages[0])
+    check_nothing(workers, stages[1])
+    second = write(workers, stages[1])
+    assert not set(first["digests"]) & set(second["digests"])
+    for case, written in zip(stages, (first, second), strict=True):
+        check_loaded(workers, case, written, PAGES)
+    check_nothing(workers, replace(stages[1], pp_size=3))  # other layers than the second of two stages
+
+
+def test_ranks_that_hold_the_same_head_get_what_their_own_number_stored(
+    workers: Workers, store: Cluster
+) -> None:
+    # A model of two KV heads on four TP ranks: each rank has one head, and ranks 0 and 1 the same one.
+    heads = {"kind": "mha", "heads": 1, "side_pools": {"swa": SWA | {"heads": 1}}}
+    ranks = [
+        case_for(store, "replicated", tp_rank=rank, tp_size=4, seed=30 + rank, **heads) for rank in range(4)
+    ]
+    written = [write(workers, case) for case in ranks]
+    for case, one in zip(ranks, written, strict=True):
+        check_loaded(workers, case, one, PAGES)
+    # Two ranks with one of the two heads each are another cut: never taken for it.
+    check_nothing(workers, replace(ranks[0], tp_size=2))
+
+
+def test_a_draft_of_heads_beside_a_latent_cache_comes_back_on_one_rank(
+    workers: Workers, store: Cluster
+) -> None:
+    case = case_for(store, "latent-draft", {"draft": DRAFT}, kind="mla", draft_model=DRAFT_MODEL)
+    check_loaded(workers, case, write(workers, case), PAGES)

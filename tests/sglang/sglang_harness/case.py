@@ -24,6 +24,10 @@ class Case:
     tp_rank: int = 0
     tp_size: int = 1
     tp_lcm_size: int | None = None
+    pp_rank: int = 0
+    pp_size: int = 1
+    cp_rank: int = 0  # context parallelism of the attention
+    cp_size: int = 1
     rendezvous: str = (
         ""  # a new file in which the tp_size ranks find each other; without it each is on its own
     )
@@ -35,6 +39,8 @@ class Case:
     checkpoints: list[int] = field(
         default_factory=list
     )  # pages after which windows are backed up; default: all
+    model: str = ""  # a family of model_stacks.py, whose pools SGLang's assembler builds
+    model_fields: dict[str, Any] = field(default_factory=dict)  # its geometry
     draft_model: str = ""  # that SGLang says it serves
     options: dict[str, Any] = field(default_factory=dict)  # of the adapter
 
@@ -49,16 +55,16 @@ class Case:
 
     def window(self, name: str) -> int:
         """Pages of a side pool that a prefix needs; states need one."""
-        return int(self.side_pools[name].get("window", 1))
+        return int(self.side_pools.get(name, {}).get("window", 1))
 
     def follows_kv(self, name: str) -> bool:
         """Whether the side pool has a page for every KV page, in the same slots."""
-        return name == "draft"
+        return name.startswith(("draft", "indexer")) and "window" not in self.side_pools[name]
 
     def side_case(self, name: str) -> "Case":
         """An attention side pool as if it were the KV pool of an engine of its own."""
         mine = {key: value for key, value in self.side_pools[name].items() if key != "window"}
-        return replace(self, side_pools={}, **({"kind": "mha"} | mine))
+        return replace(self, side_pools={}, first_layer=0, **({"kind": "mha"} | mine))
 
     @property
     def node_ends(self) -> list[int]:

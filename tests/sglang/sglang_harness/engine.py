@@ -7,7 +7,7 @@ What the scheduler thread does between the controller's queues is done here, by 
 import threading
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -49,7 +49,7 @@ class Engine:
         self._stack = ExitStack()
         self._requests = 0
         try:
-            if case.draft_model:
+            if case.draft_model and not case.model:
                 said = {
                     "speculative_draft_model_path": case.draft_model,
                     "speculative_draft_model_revision": "1",  # there is nothing to tell it by
@@ -57,15 +57,27 @@ class Engine:
                 self._stack.enter_context(get_context().override_server_args(**said))
             self._stack.enter_context(_ranks(case))
             self._stack.enter_context(_process_group(case))
+            if case.model:
+                self._build_model()
+                return
             self.device_pool = _device_pool(case, _kv_slots(case))
             self.host_pool = _host_pool(case, self.device_pool)
             entries = _side_entries(case)
             entries += side_pools(self.device_pool, self.host_pool) if side_pools is not None else []
             self.side_host_pools = {entry.name.value: entry.host_pool for entry in entries}
+            self.sources = {name: "kv" if case.follows_kv(name) else "" for name in case.side_pools}
             self.controller = _controller(case, self.device_pool, self.host_pool, entries)
         except BaseException:
             self._stack.close()
             raise
+
+    def _build_model(self) -> None:
+        from sglang_harness.model_stacks import build_model_stack
+
+        built = build_model_stack(self.case, self._stack)
+        self.controller, self.sources, self.device_pool = built.controller, built.sources, built.kv_pool
+        self.side_host_pools = dict(built.host_pools)
+        self.host_pool = self.side_host_pools.pop("kv")
 
     def __enter__(self) -> "Engine":
         return self
@@ -89,13 +101,19 @@ class Engine:
         """The storage backend that SGLang has built."""
         return self.controller.storage_backend
 
+    @property
+    def has_kv_bytes(self) -> bool:
+        """Whether the KV pool holds anything: DeepSeek V4's only numbers pages of side pools."""
+        return self.host_pool.kv_buffer is not None
+
     def fill(self, host_indices: Any, seed: int) -> None:
         """Reproducible bytes into the pages."""
-        fill_pages(self.host_pool, host_indices, seed)
+        if self.has_kv_bytes:
+            fill_pages(self.host_pool, host_indices, seed)
 
     def page_bytes(self, host_indices: Any) -> list[bytes]:
         """The bytes of each page."""
-        return page_bytes(self.host_pool, host_indices)
+        return page_bytes(self.host_pool, host_indices) if self.has_kv_bytes else []
 
     def head_bytes(self, host_indices: Any) -> list[list[bytes]]:
         """The bytes of each head of each page (layout page_head): K, then V."""
@@ -111,7 +129,8 @@ class Engine:
 
     def wipe(self) -> None:
         """Zeroes the host pools."""
-        for pool in (self.host_pool, *self.side_host_pools.values()):
+        pools = [self.host_pool] if self.has_kv_bytes else []
+        for pool in (*pools, *self.side_host_pools.values()):
             wipe_pool(pool)
 
     def backup(
@@ -141,15 +160,17 @@ class Engine:
                 return hashes, operation.completed_tokens
         raise TimeoutError("no backup ack")
 
-    def prefetch(self, tokens: list[int], timeout_s: float = 20.0) -> Prefetched:
-        """Asks the storage backend for a prompt and loads what it has."""
+    def prefetch(
+        self, tokens: list[int], timeout_s: float = 20.0, before_load: Callable[[], None] = lambda: None
+    ) -> Prefetched:
+        """Asks the storage backend for a prompt and loads what it has. `before_load`: called between the two."""
         controller = self.controller
         operation = self._start_prefetch(tokens)
         if controller.prefetch_hit_queue.get(timeout=timeout_s) is not operation:
             raise AssertionError("another request's hit came back")
         hit = operation.storage_hit_count
         got = Prefetched(hit, 0, None)
-        if self.case.side_pools:
+        if self.sources:
             got.restorable = operation.pool_storage_result.restorable_prefix_pages
         if hit < max(controller.prefetch_threshold, self.case.page_size):
             return got
@@ -160,6 +181,7 @@ class Engine:
             if transfer.indices_from_pool is None:
                 pool = self.side_host_pools[transfer.name.value]
                 transfer.host_indices = pool.alloc(len(transfer.keys) * pool.page_size)
+        before_load()
         controller.prefetch_buffer.put(operation)
         while True:
             ack = controller.ack_prefetch_queue.get(timeout=timeout_s)
@@ -170,8 +192,8 @@ class Engine:
             if ack.completed_req:
                 break
         for transfer in getattr(operation, "pool_transfers", None) or ():
-            follows_kv = transfer.indices_from_pool is not None
-            got.side_indices[transfer.name.value] = got.host_indices if follows_kv else transfer.host_indices
+            from_kv = self.sources[transfer.name.value] == "kv"
+            got.side_indices[transfer.name.value] = got.host_indices if from_kv else transfer.host_indices
         return got
 
     def _start_prefetch(self, tokens: list[int]) -> Any:
@@ -183,10 +205,10 @@ class Engine:
         from sglang.srt.mem_cache.radix_cache import RadixKey
 
         extra = {}
-        if self.case.side_pools:
+        if self.sources:
             from sglang_harness.side_pools import query_transfers
 
-            extra["extra_pools"] = query_transfers(self.case)
+            extra["extra_pools"] = query_transfers(self.case, self.sources)
         handle = CacheRequestHandle(request, self._requests)
         return self.controller.prefetch(handle, RadixKey(array("q", tokens)), None, None, **extra)
 
@@ -194,11 +216,14 @@ class Engine:
 def _ranks(case: Case) -> Any:
     ranks = {
         f"{group}_{what}": int(what == "size")
-        for group in ("pp", "attn_cp", "attn_dp", "attn_dcp")
+        for group in ("attn_dp", "attn_dcp")
         for what in ("rank", "size")
     }
-    for group in ("tp", "attn_tp"):
-        ranks |= {f"{group}_rank": case.tp_rank, f"{group}_size": case.tp_size}
+    for group, rank, size in (("pp", case.pp_rank, case.pp_size), ("attn_cp", case.cp_rank, case.cp_size)):
+        ranks |= {f"{group}_rank": rank, f"{group}_size": size}
+    ranks |= {"attn_tp_rank": case.tp_rank, "attn_tp_size": case.tp_size}
+    whole = case.cp_size * case.tp_size
+    ranks |= {"tp_rank": case.cp_rank * case.tp_size + case.tp_rank, "tp_size": whole, "moe_tp_size": whole}
     return get_parallel().override(**ranks)
 
 
@@ -250,10 +275,10 @@ def _device_pool(case: Case, slots: int) -> Any:
         "page_size": case.page_size,
         "dtype": getattr(torch, case.dtype),
         "layer_num": case.layers,
-        "start_layer": case.first_layer,
-        "end_layer": case.first_layer + case.layers - 1,
         "device": "cpu",
         "enable_memory_saver": False,
+        "start_layer": case.first_layer,
+        "end_layer": case.first_layer + case.layers,
     }
     if case.kind == "mla":
         return MLATokenToKVPool(kv_lora_rank=2 * case.head_dim, qk_rope_head_dim=case.head_dim, **common)

@@ -29,7 +29,7 @@ def write_prompt(engine: Engine) -> WrittenPrompt:
     written = WrittenPrompt(engine.host_pool.alloc(case.pages * page_size))
     engine.fill(written.slots, case.seed)
     for number, (name, pool) in enumerate(engine.side_host_pools.items()):
-        if case.follows_kv(name):
+        if engine.sources[name] == "kv":
             fill_pages(pool, written.slots, case.seed + 100 + number)
     start = 0
     for end in case.node_ends:
@@ -42,12 +42,12 @@ def write_prompt(engine: Engine) -> WrittenPrompt:
             slots,
             case.tokens[start * page_size : end * page_size],
             last_hash=written.hashes[-1] if written.hashes else None,
-            side_pages=side_pages if case.side_pools else None,
+            side_pages=side_pages if engine.sources else None,
         )
         written.hashes += hashes
         written.stored_tokens += stored
         for name, pool in engine.side_host_pools.items():
-            if case.follows_kv(name):
+            if engine.sources[name] == "kv":
                 written.side_pages.setdefault(name, {})[end] = page_bytes(
                     pool, written.slots[: end * page_size]
                 )
@@ -59,17 +59,24 @@ def _node_side_pages(engine: Engine, written: WrittenPrompt, hashes: list[str], 
     from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
 
     transfers = []
+    windows: dict[str, Any] = {}  # by pool that has slots of its own, those of its window
     for number, (name, pool) in enumerate(engine.side_host_pools.items()):
-        if engine.case.follows_kv(name):
+        source = engine.sources[name]
+        if source == "kv":
             transfers.append(PoolTransfer(PoolName(name), indices_from_pool=PoolName.KV))
             continue
-        keys = hashes[-engine.case.window(name) :]
-        slots = pool.alloc(len(keys) * pool.page_size)
+        keys = hashes[-engine.case.window(source or name) :]
+        slots = windows[source] if source else pool.alloc(len(keys) * pool.page_size)
+        windows[name] = slots
         fill_pages(pool, slots, engine.case.seed + 1000 * (number + 1) + end)
         written.side_pages.setdefault(name, {})[end] = page_bytes(pool, slots)
         transfers.append(
             PoolTransfer(
-                PoolName(name), host_indices=slots, keys=keys, hit_policy=PoolHitPolicy.TRAILING_PAGES
+                PoolName(name),
+                host_indices=None if source else slots,
+                keys=keys,
+                hit_policy=PoolHitPolicy.TRAILING_PAGES,
+                indices_from_pool=PoolName(source) if source else None,
             )
         )
     return transfers
@@ -80,7 +87,11 @@ def read_prompt(engine: Engine) -> tuple[Prefetched, dict[str, list[bytes]]]:
     engine.wipe()
     # So that pages land elsewhere than in the writer.
     holes = [(engine.host_pool, 3 * engine.case.page_size)]
-    holes += [(pool, 3 * pool.page_size) for pool in engine.side_host_pools.values()]
+    holes += [
+        (pool, 3 * pool.page_size)
+        for name, pool in engine.side_host_pools.items()
+        if not engine.sources[name]
+    ]
     for pool, slots in holes:
         pool.alloc(slots)
     got = engine.prefetch(engine.case.tokens)

@@ -1,5 +1,6 @@
 """SGLang's real side pools on a CPU: sliding window, recurrent states, a draft model's KV cache."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ def side_pool_entries(case: Case, attention_pools: Any, *, kv_slots: int) -> lis
     for name, changes in case.side_pools.items():
         if name == "mamba":
             device_pool, host_pool = _state_pools(case, changes)
+        elif name == "indexer":
+            device_pool, host_pool = _averaged_keys(case, changes, kv_slots)
         else:
             slots = kv_slots if case.follows_kv(name) else SIDE_SLOTS
             device_pool, host_pool = attention_pools(case.side_case(name), slots)
@@ -27,16 +30,60 @@ def side_pool_entries(case: Case, attention_pools: Any, *, kv_slots: int) -> lis
     return entries
 
 
-def query_transfers(case: Case) -> list[PoolTransfer]:
-    """What the scheduler passes with a storage query: windows by their length, and pools that follow KV."""
-    return [
-        PoolTransfer(PoolName(name), indices_from_pool=PoolName.KV)
-        if case.follows_kv(name)
-        else PoolTransfer(
-            PoolName(name), keys=["?"] * case.window(name), hit_policy=PoolHitPolicy.TRAILING_PAGES
+def query_transfers(case: Case, sources: dict[str, str]) -> list[PoolTransfer]:
+    """What the scheduler passes with a storage query: windows by their length, and pools that follow others. `sources`: by
+    pool, the one whose slots it uses.
+    """
+    transfers = []
+    for name, source in sources.items():
+        if source == "kv":
+            transfers.append(PoolTransfer(PoolName(name), indices_from_pool=PoolName.KV))
+            continue
+        transfers.append(
+            PoolTransfer(
+                PoolName(name),
+                keys=["?"] * case.window(source or name),
+                hit_policy=PoolHitPolicy.TRAILING_PAGES,
+                indices_from_pool=PoolName(source) if source else None,
+            )
         )
-        for name in case.side_pools
-    ]
+    return transfers
+
+
+def _averaged_keys(case: Case, changes: dict[str, Any], kv_slots: int) -> tuple[Any, Any]:
+    """The index keys of Qwen's sparse attention: one for `ratio` tokens."""
+    from sglang.srt.mem_cache.pool_host.qsa import QSAIndexerPoolHost
+    from sglang.srt.mem_cache.qsa_kv_pool import QSATokenToKVPool
+
+    device_pool = QSATokenToKVPool(
+        size=kv_slots,
+        dtype=torch.bfloat16,
+        page_size=case.page_size,
+        head_num=1,
+        head_dim=16,
+        full_attention_layer_ids=list(range(changes.get("layers", 2))),
+        device="cpu",
+        mamba_pool=_state_pools(case, {})[0],
+        qsa_index_kv_heads=1,
+        qsa_index_head_dim=changes.get("head_dim", 32),
+        qsa_compress_ratio=changes.get("ratio", 4),
+        qsa_token_topk=64,
+        num_request_slots=4,
+    )
+    slots = _kv_host_slots(kv_slots, case)
+    place = SimpleNamespace(
+        page_size=case.page_size,
+        page_num=slots // case.page_size,
+        layout=case.layout,
+        device="cpu",
+        pin_memory=False,
+    )
+    return device_pool, QSAIndexerPoolHost(device_pool, place, allocator_type=case.allocator)
+
+
+def _kv_host_slots(kv_slots: int, case: Case) -> int:
+    """Of the host pool that SGLang builds beside a device pool of `kv_slots`, half as large again."""
+    return (int(kv_slots * 1.5) // case.page_size + 1) * case.page_size
 
 
 def _state_pools(case: Case, changes: dict[str, Any]) -> tuple[Any, Any]:

@@ -298,11 +298,6 @@ def test_heads_that_do_not_come_out_even_are_refused_once_and_clearly() -> None:
         head_split(sglang_config(tp_size=2, tp_lcm_size=4), mha_pool(layout="page_head", head_num=1))
 
 
-def test_a_pipeline_stage_that_does_not_know_its_layers_is_refused() -> None:
-    with pytest.raises(UnusableRankError, match="pipeline stage 1 of 2"):
-        rank_shards(sglang_config(pp_rank=1, pp_size=2), mha_pool(start_layer=0))
-
-
 def test_a_config_of_an_old_version_without_the_newer_fields_works() -> None:
     assert rank_shards(RankCoordinates.of(SimpleNamespace(tp_rank=1, tp_size=2)), mha_pool()) == (
         Shard(layer_count=32, head_group=1, head_groups=2),

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from hicache_adapter import side_pools
 from hicache_adapter.hit_policy import ALL_PAGES
 from hicache_adapter.model_facts import ModelFacts
 from hicache_adapter.page_store import Deadline
@@ -57,7 +58,8 @@ class Rig:
             return where
 
         plan = SimpleNamespace(page_size=1, page_bytes=10, memory=memory)
-        pool = SimpleNamespace(name="win", plan=plan, stores=SimpleNamespace(of=lambda version: self.store))
+        stores = SimpleNamespace(of=lambda version: self.store)
+        pool = SimpleNamespace(name="win", plan=plan, shards=("all",), stores=stores)
         self.pools._pools = {"win": cast(Any, pool)}
 
 
@@ -94,3 +96,27 @@ def test_a_page_behind_one_that_is_bad_keeps_its_depth(rig: Rig) -> None:
     assert rig.pools.put([transfer(where=where)], 5, Deadline(1000)) == {"win": [True, False, True, True]}
     stored = {key: depth + at for keys, depth in rig.store.puts for at, key in enumerate(keys)}
     assert stored == {KEYS[0]: 5, KEYS[2]: 7, KEYS[3]: 8}
+
+
+def test_a_call_for_more_pages_than_a_request_takes_is_several_requests(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side_pools, "KEYS_MAX", 3)
+    where = ["slot", "slot", "slot", "bad"]
+    assert rig.pools.put([transfer(where=where)], 5, Deadline(1000)) == {"win": [True, True, True, False]}
+    monkeypatch.setattr(side_pools, "ENTRIES_MAX", 2)
+    rig.store.puts.clear()
+    assert rig.pools.put([transfer()], 5, Deadline(1000)) == {"win": [True] * 4}
+    assert rig.store.puts == [(KEYS[:2], 5), (KEYS[2:], 7)]
+
+
+def test_a_hit_policy_that_is_not_known_allows_nothing_and_is_said_in_one_line(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    strange = transfer()
+    strange.hit_policy = "block_groups"
+    for _ in range(3):
+        assert rig.pools.hits(KEYS, 4, [strange], Deadline(1000)).hit_pages == 0
+    (record,) = caplog.records
+    assert "'win'" in record.getMessage() and "'block_groups' is not known" in record.getMessage()
+    assert not record.exc_info

@@ -127,11 +127,15 @@ def test_layers_are_in_the_shard() -> None:
     assert share("mamba", state_pool()).shards == (Shard(layer_count=36),)
 
 
-@pytest.mark.parametrize("is_mla_model", [False, True])
 @pytest.mark.parametrize(
-    ("name", "pool", "ranks_apart"),
-    [("swa", window_pool(), True), ("mamba", state_pool(), True), ("swa", latent_pool(), False)],
-    ids=["heads", "states", "latent rows"],
+    ("name", "pool", "ranks_apart", "is_mla_model"),
+    [
+        ("swa", window_pool(), True, False),
+        ("mamba", state_pool(), True, False),
+        ("mamba", state_pool(), True, True),
+        ("swa", latent_pool(), False, False),
+        ("swa", latent_pool(), False, True),
+    ],
 )
 def test_what_ranks_share_out_is_theirs_alone_whatever_the_kv_pool_is(
     name: str, pool: Any, ranks_apart: bool, is_mla_model: bool
@@ -170,7 +174,10 @@ REFUSED = {
         "x is far; give --speculative-draft-model-revision",
     ),
     "draft without a name": (lambda: share("draft", window_pool()), "draft model"),
-    "pipeline stages": (lambda: share("swa", window_pool(), sglang_config(pp_size=2)), "pipeline"),
+    "heads beside a KV cache that one rank writes": (
+        lambda: share("draft", window_pool(), sglang_config(tp_size=2, is_mla_model=True), DRAFT),
+        "one rank only.* use tp-size 1",
+    ),
     "fp8 of unknown kind": (lambda: share("swa", window_pool(dtype="torch.uint8")), "kv_dtype"),
     "quantized states": (lambda: share("mamba", state_pool(temporal_dtype="torch.int8")), "int8"),
     "side states": (lambda: share("mamba", state_pool(slot_state_device_tensors=[1])), "beside its slots"),
