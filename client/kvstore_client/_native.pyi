@@ -478,9 +478,17 @@ class PageClient:
     ) -> bytes:
         """OK where the object is there (and, with pin_ms > 0, pinned at its segment), MISS otherwise."""
     def get(
-        self, handle: int, pool: int, shards: bytes, hashes: bytes, memory: Pieces, deadline_ms: int
+        self,
+        handle: int,
+        pool: int,
+        shards: bytes,
+        hashes: bytes,
+        memory: Pieces,
+        deadline_ms: int,
+        stall_ms: int = 0,
     ) -> bytes:
-        """Fills the pieces of each entry. Only entries answered OK hold the object's bytes; others may hold anything."""
+        """Fills the pieces of each entry. Only entries answered OK hold the object's bytes; others may hold anything. Ends
+        at the deadline, or after `stall_ms` in which nothing has moved; 0: however long that is."""
     def put(
         self,
         handle: int,
@@ -494,9 +502,10 @@ class PageClient:
         texts: list[str] | None = None,
         intent: int = 0,
         ttl_ms: int = 0,
+        stall_ms: int = 0,
     ) -> bytes:
         """OK (written) or EXISTS (was there) are success. `depth`: position of the first key in its prefix. `intent`: 0 normal,
-        1 retain (for `ttl_ms`; 0: the default of half an hour), 2 demote; a hint, which no answer depends on."""
+        1 retain (for `ttl_ms`; 0: the default of half an hour), 2 demote; a hint, which no answer depends on. `stall_ms` as for get."""
     def fetch(
         self, handle: int, pool: int, shards: bytes, hashes: bytes, deadline_ms: int, bytes_max: int
     ) -> list[bytes | None]:

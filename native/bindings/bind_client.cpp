@@ -170,8 +170,10 @@ nb::bytes exists(PageClient& client, int handle, uint16_t pool, nb::bytes shards
 }
 
 nb::bytes get(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes,
-              const Pieces& memory, int64_t deadline_ms) {
-  const Deadline deadline = Deadline::after_ms(deadline_ms);
+              const Pieces& memory, int64_t deadline_ms, uint32_t stall_ms) {
+  Progress progress(stall_ms);
+  Deadline deadline = Deadline::after_ms(deadline_ms);
+  if (stall_ms > 0) deadline = deadline.while_moving(progress);
   const KeyBlock keys = call_keys(client, handle, pool, shards, hashes);
   check_memory(keys, memory);
   nb::bytes statuses = fresh_bytes(keys.entry_count());
@@ -188,8 +190,10 @@ wire::KeepWish wish_of(int intent, uint32_t ttl_ms) {
 
 nb::bytes put(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes,
               const Pieces& memory, int64_t deadline_ms, bool ack_committed, uint32_t depth, nb::object texts,
-              int intent, uint32_t ttl_ms) {
-  const Deadline deadline = Deadline::after_ms(deadline_ms);
+              int intent, uint32_t ttl_ms, uint32_t stall_ms) {
+  Progress progress(stall_ms);
+  Deadline deadline = Deadline::after_ms(deadline_ms);
+  if (stall_ms > 0) deadline = deadline.while_moving(progress);
   const KeyBlock keys = call_keys(client, handle, pool, shards, hashes);
   check_memory(keys, memory);
   std::vector<std::string> text_copies;  // the list may change while the GIL is released
@@ -422,10 +426,11 @@ void bind_client(nb::module_& m) {
       .def("exists", &exists, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
            nb::arg("pin_ms"), nb::arg("deadline_ms"))
       .def("get", &get, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
-           nb::arg("memory"), nb::arg("deadline_ms"))
+           nb::arg("memory"), nb::arg("deadline_ms"), nb::arg("stall_ms") = 0)
       .def("put", &put, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
            nb::arg("memory"), nb::arg("deadline_ms"), nb::arg("ack_committed") = true, nb::arg("depth") = 0,
-           nb::arg("texts") = nb::none(), nb::arg("intent") = 0, nb::arg("ttl_ms") = 0)
+           nb::arg("texts") = nb::none(), nb::arg("intent") = 0, nb::arg("ttl_ms") = 0,
+           nb::arg("stall_ms") = 0)
       .def("fetch", &fetch, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
            nb::arg("deadline_ms"), nb::arg("bytes_max"))
       .def("remove", &remove, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),

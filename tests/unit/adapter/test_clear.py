@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from hicache_adapter import page_store
-from hicache_adapter.page_store import Deadline, PageStore
+from hicache_adapter.deadlines import Deadline
+from hicache_adapter.page_store import PageStore
 from kvstore_client import WHOLE, Client, Identity
 from kvstore_client.protocol import Status
 from kvstore_client.throttle import ThrottledLog
