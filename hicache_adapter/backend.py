@@ -185,7 +185,9 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
     def batch_set_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Stores the pages that are absent; one truth a key. host_indices as in batch_get_v1."""
         return self._guard(
-            "set", _misses(keys), lambda: self._set(keys, host_indices, extra_info, flat_pages=False)
+            "set",
+            _misses(keys),
+            lambda: self._set(keys, host_indices, extra_info, flat_pages=False),
         )
 
     # ---- flat pages: interface v0 ----
@@ -324,10 +326,12 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
     def _store(self, flat_pages: bool, version: str | None = None) -> PageStore:
         """Of the weights of that version; None: of those that are served now."""
-        with self._lock:
-            stores = self._stores.get(flat_pages)
-            if stores is None:
-                stores = self._stores[flat_pages] = self._versioned_store(flat_pages)
+        stores = self._stores.get(flat_pages)
+        if stores is None:
+            with self._lock:
+                stores = self._stores.get(flat_pages)
+                if stores is None:
+                    stores = self._stores[flat_pages] = self._versioned_store(flat_pages)
         return stores.of(self._weights.current() if version is None else version)
 
     def _versioned_store(self, flat_pages: bool) -> VersionedStore:

@@ -18,7 +18,7 @@ from kvstore_client.throttle import ThrottledLog
 
 logger = logging.getLogger("hicache_adapter")
 
-_USUAL = frozenset((Status.OK, Status.MISS, Status.EXISTS))
+_USUAL = bytes((Status.OK, Status.MISS, Status.EXISTS))
 _CLEAR_RETRY_S = 1.0
 _REFUSED = frozenset((Status.UNAUTHORIZED, Status.BAD_REQUEST, Status.UNSUPPORTED_VERSION))
 
@@ -177,18 +177,19 @@ class PageStore:
         truths = key_truths(statuses, done, len(self.shards))
         if len(truths) != len(keys):
             raise RuntimeError(f"{len(keys)} keys were answered with {len(statuses)} statuses")
-        unusual = set(statuses) - _USUAL
+        unusual = statuses.translate(None, _USUAL)
         if unusual:
-            codes = ", ".join(f"{statuses.count(code)} x {_status_name(code)}" for code in sorted(unusual))
+            kinds = sorted(set(unusual))
+            codes = ", ".join(f"{statuses.count(code)} x {_status_name(code)}" for code in kinds)
             self._log.log(
                 logging.WARNING,
-                f"{verb} {sorted(unusual)}",
+                f"{verb} {kinds}",
                 "kvstore: %s: %s of %d objects",
                 verb,
                 codes,
                 len(statuses),
             )
-        else:
+        elif not self._greeted:
             self._greet()
         return truths
 

@@ -20,15 +20,14 @@ class Recorder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, dict[str, int]] = {}
         self._prefetch: deque[tuple[int, float]] = deque(maxlen=SAMPLES_MAX)
         self._backup: deque[tuple[int, float]] = deque(maxlen=SAMPLES_MAX)
 
     def watch(self, pool: str) -> None:
         """Makes the pool's counters show up, at 0."""
         with self._lock:
-            for name in COUNTED:
-                self._counts.setdefault(f"{pool}_{name}", 0)
+            self._count(pool, COUNTED, (0,) * len(COUNTED))
 
     def asked(self, pool: str, pages: int, found: int) -> None:
         """A query: how many pages it was about, and how many of them from the first on are there."""
@@ -52,21 +51,25 @@ class Recorder:
         samples: deque[tuple[int, float]],
         seconds: float,
     ) -> None:
-        done = sum(answers)
+        done = answers.count(True)
         with self._lock:
             self._count(pool, names, (done, len(answers) - done, done * page_bytes))
             if done and seconds > 0:
                 samples.append((done, done * page_bytes / seconds / 1e9))
 
     def _count(self, pool: str, names: tuple[str, ...], more: tuple[int, ...]) -> None:
+        counts = self._counts.setdefault(pool, {})
         for name, number in zip(names, more, strict=True):
-            key = f"{pool}_{name}"
-            self._counts[key] = self._counts.get(key, 0) + number
+            counts[name] = counts.get(name, 0) + number
 
     def counters(self) -> dict[str, int]:
         """`{pool}_{counter}` -> count."""
         with self._lock:
-            return dict(self._counts)
+            return {
+                f"{pool}_{name}": count
+                for pool, counts in self._counts.items()
+                for name, count in counts.items()
+            }
 
     def drain_into(self, metrics: Any) -> Any:
         """Moves all samples into a StorageMetrics (lists of pages, lists of GB/s) and returns it."""

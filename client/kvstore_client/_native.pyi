@@ -20,6 +20,10 @@ def page_hashes(keys: Sequence[str | Buffer]) -> bytes:
     """The hashes that page keys are, concatenated: 64 hex digits or 32 raw bytes each. TypeError or ValueError for
     anything else."""
 
+def page_slots(address: int, count: int, page_size: int, slot_count: int) -> bytes:
+    """The first slot of each page as 64-bit integers, of the `count` int64 slots of whole pages that lie at an address.
+    ValueError unless each is one aligned page below `slot_count`."""
+
 def key_truths(statuses: bytes, done: bytes, shard_count: int) -> list[bool]:
     """One bool a key: whether all of its entries have a status that `done`, 256 flags, calls done. A key whose statuses
     are cut short is left out."""
