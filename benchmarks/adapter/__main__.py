@@ -25,17 +25,24 @@ from benchmarks.decisions.base import running_store  # noqa: E402
 from benchmarks.namespace import enter_private_network  # noqa: E402
 
 POOL_BYTES = 2 << 30
+MEASUREMENTS = ("overhead", "transfers")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.adapter", description=__doc__)
-    parser.add_argument("names", nargs="*", choices=["overhead", "transfers"], help="default: all")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(MEASUREMENTS)}; default: all"
+    )
     parser.add_argument(
         "--repetitions", type=int, default=51, help="calls and prompts of each kind (default 51)"
     )
     arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(MEASUREMENTS):
+        parser.error(
+            f"no such measurement: {', '.join(sorted(unknown))}; there are {', '.join(MEASUREMENTS)}"
+        )
     enter_private_network()
-    names = arguments.names or ["overhead", "transfers"]
+    names = arguments.names or MEASUREMENTS
     if "overhead" in names:
         with running_store(POOL_BYTES) as masters:
             rows = overhead.measure(masters, arguments.repetitions)
