@@ -11,14 +11,18 @@ from typing import Any, TypeVar
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
+from hicache_adapter.activity_log import ActivityLog
 from hicache_adapter.batches import page_by_page_where_one_is_bad
+from hicache_adapter.chain_depths import ChainDepths
 from hicache_adapter.config import AdapterConfig
+from hicache_adapter.deadlines import Deadline, Deadlines
 from hicache_adapter.hash_seeding import adapters_share_pages, warn_of_shared_salts
 from hicache_adapter.hit_policy import HitReport
+from hicache_adapter.kv_hints import NO_WISH, Wish, wish_of
 from hicache_adapter.kv_pool_share import kv_pool_share, lies_in_side_pools
 from hicache_adapter.model_facts import read_model_facts
 from hicache_adapter.page_identity import UnusableRankError, head_split, is_replicated
-from hicache_adapter.page_store import Deadline, PageStore
+from hicache_adapter.page_store import PageStore
 from hicache_adapter.pool_plan import PoolPlan
 from hicache_adapter.rank_coordinates import RankCoordinates
 from hicache_adapter.recorder import Recorder
@@ -29,6 +33,7 @@ from hicache_adapter.sglang_types import (
     pool_transfer_result,
 )
 from hicache_adapter.side_pools import SidePools
+from hicache_adapter.warm_up import warm_up
 from hicache_adapter.weight_versions import VersionedStore, WeightVersions
 from kvstore_client import Client, ConfigError, Identity
 from kvstore_client.signal_handlers import is_from_signal_handler
@@ -46,8 +51,8 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
     The constructor and `register_mem_pool_host` raise ConfigError for settings that can't work, alike on
     every rank and without having connected to anything. Nothing else raises, ever: an unreachable store
-    answers as an empty one, every call ends within `deadline_ms`, and no memory of SGLang's is written after
-    a call has returned. SGLang calls from several threads at once.
+    answers as an empty one, every call ends within its time (deadlines.py), and no memory of SGLang's is
+    written after a call has returned. SGLang calls from several threads at once.
     """
 
     def __init__(self, storage_config: Any, kwargs: dict[str, Any] | None = None, **_: Any) -> None:
@@ -63,6 +68,9 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         self._client = Client.from_config(self.config.client_config(f"sglang {self.rank}"))
         self._log = ThrottledLog(logger)
         self._recorder = Recorder()
+        self._activity = ActivityLog(f"sglang {self.rank}", self.counters)
+        self._deadlines = Deadlines(self.config)
+        self._depths = ChainDepths()
         self._weights = WeightVersions(self._log)
         self._facts = cache(read_model_facts)
         self._side_pools = SidePools(
@@ -73,6 +81,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         self._stores: dict[bool, VersionedStore] = {}  # flat pages? -> its stores
         self._refusal: str | None = "no host pool is registered yet"
         self._kv_in_side_pools = False
+        self._has_metrics = self.rank.enable_storage_metrics
         self._closed = False
 
     # ---- attach and detach (scheduler's main thread) ----
@@ -102,12 +111,15 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
                 f"known: {error}"
             )
             return
+        if self._plan is not None:
+            self._plan.take_back_from(self._client)
         self._plan = plan
         plan.lend_to(self._client)
         self._recorder.watch(KV_POOL)
         self._warn_of_idle_lcm(mem_pool_host)
         warn_of_shared_salts()
         self._announce(store, plan)
+        warm_up(lambda: store.exists(["0" * 64], self._deadlines.short()))
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         """Takes a side pool. One that can't be identified turns the backend off, so that no model is ever
@@ -133,7 +145,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         """
 
         def clear_each() -> None:
-            deadline = self._deadline()
+            deadline = self._deadlines.short()
             stores = self._side_pools.stores(self._weights.current())
             if not self._kv_in_side_pools:
                 stores.insert(0, self._store(not self.config.interface_v1))
@@ -161,14 +173,17 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
     def get_stats(self) -> Any:
         """The samples since the last call as StorageMetrics, or None when metrics are off."""
         self._guard("look at the weights", None, self._weights.look)
-        metrics = new_storage_metrics() if self.rank.enable_storage_metrics else None
+        metrics = new_storage_metrics() if self._has_metrics else None
+        self._has_metrics = (
+            metrics is not None
+        )  # looking for what isn't there is slow, and the scheduler asks often
         return None if metrics is None else self._recorder.drain_into(metrics)
 
     # ---- pages in the pool: interface v1 (storage threads) ----
 
     def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:
         """How many pages from the first on are stored completely; what is promised stays for `pin_ms`."""
-        return self._guard("exists", 0, lambda: self._exists(keys, self._deadline()))
+        return self._guard("exists", 0, lambda: self._exists(keys, extra_info, self._deadlines.query()))
 
     def batch_get_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Fills the pages; one truth a key. host_indices: int64, page_size slots a key."""
@@ -177,7 +192,9 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
     def batch_set_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Stores the pages that are absent; one truth a key. host_indices as in batch_get_v1."""
         return self._guard(
-            "set", _misses(keys), lambda: self._set(keys, host_indices, _depth(extra_info), flat_pages=False)
+            "set",
+            _misses(keys),
+            lambda: self._set(keys, host_indices, extra_info, flat_pages=False),
         )
 
     # ---- flat pages: interface v0 ----
@@ -203,7 +220,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
         def put() -> bool:
             pages = list(values if values is not None else target_locations)
-            return all(self._set(keys, pages, 0, flat_pages=True))
+            return all(self._set(keys, pages, None, flat_pages=True))
 
         return self._guard("set", False, put)
 
@@ -227,9 +244,9 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         """
 
         def ask() -> HitReport:
-            deadline = self._deadline()
+            deadline = self._deadlines.short()
             side_pools_decide = self._kv_in_side_pools and pool_transfers
-            kv_pages = len(keys) if side_pools_decide else self._exists(keys, deadline)
+            kv_pages = len(keys) if side_pools_decide else self._exists(keys, extra_info, deadline)
             return self._side_pools.hits(keys, kv_pages, pool_transfers or (), deadline)
 
         return pool_transfer_result(self._guard("exists", HitReport(0, {}, []), ask))
@@ -239,16 +256,18 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         return self._guard(
             "get",
             _transfer_misses(transfers),
-            lambda: self._side_pools.get(transfers or (), self._deadline()),
+            lambda: self._side_pools.get(transfers or (), self._deadline_of(transfers or ())),
         )
 
     def batch_set_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
         """Stores the pages of side pools that are absent; for each pool's name one truth a key."""
-        return self._guard(
-            "set",
-            _transfer_misses(transfers),
-            lambda: self._side_pools.put(transfers or (), _depth(extra_info), self._deadline()),
-        )
+
+        def put() -> dict[Any, list[bool]]:
+            depth = self._depths.of(transfers[0].keys or (), extra_info) if transfers else 0
+            deadline, wish = self._deadline_of(transfers or ()), self._wish(extra_info)
+            return self._side_pools.put(transfers or (), depth, deadline, wish)
+
+        return self._guard("set", _transfer_misses(transfers), put)
 
     # ---- for people ----
 
@@ -258,19 +277,30 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
     # ---- inside ----
 
-    def _deadline(self) -> Deadline:
-        return Deadline(self.config.client.deadline_ms)
+    def _deadline_of(self, transfers: Sequence[Any]) -> Deadline:
+        return self._deadlines.carrying(self._side_pools.carried_bytes(transfers))
 
-    def _exists(self, keys: Sequence[str], deadline: Deadline) -> int:
+    def _exists(self, keys: Sequence[str], extra_info: Any, deadline: Deadline) -> int:
         if self._kv_in_side_pools:
             return 0  # nothing is known of a page unless side pools are asked
-        return self._store(flat_pages=not self.config.interface_v1).exists(keys, deadline)
+        self._depths.asked(keys, extra_info)
+        # What is wished for costs a request of its own, which the scheduler does not wait for.
+        wish = NO_WISH if self._deadlines.on_scheduler else self._wish(extra_info)
+        found = self._store(flat_pages=not self.config.interface_v1).exists(keys, deadline, wish)
+        self._recorder.asked(KV_POOL, len(keys), found)
+        return found
+
+    def _wish(self, extra_info: Any) -> Wish:
+        def complain(why: str) -> None:
+            self._log.log(logging.WARNING, "kv_hints", "kvstore: kv_hints are not followed: %s", why)
+
+        return wish_of(extra_info, complain)
 
     def _get(self, keys: Sequence[str], where: Any, *, flat_pages: bool) -> list[bool]:
         if self._kv_in_side_pools:
             return [True] * len(keys)
-        deadline, started = self._deadline(), time.perf_counter()
-        store, plan = self._store(flat_pages), self._the_plan()
+        started, store, plan = time.perf_counter(), self._store(flat_pages), self._the_plan()
+        deadline = self._deadlines.carrying(len(keys) * plan.page_bytes)
 
         def get(keys: Sequence[str], where: Any, at: int) -> list[bool]:
             return store.get(keys, plan.memory_of(keys, where, flat_pages), deadline)
@@ -279,17 +309,18 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         self._recorder.loaded(KV_POOL, found, plan.page_bytes, time.perf_counter() - started)
         return found
 
-    def _set(self, keys: Sequence[str], where: Any, depth: int, *, flat_pages: bool) -> list[bool]:
+    def _set(self, keys: Sequence[str], where: Any, extra_info: Any, *, flat_pages: bool) -> list[bool]:
         if self._kv_in_side_pools:
             return [True] * len(keys)
-        deadline, started = self._deadline(), time.perf_counter()
-        version = self._weights.current()
+        started, version = time.perf_counter(), self._weights.current()
         if not self._weights.may_store(version):
             return _misses(keys)
         store, plan = self._store(flat_pages, version), self._the_plan()
+        deadline = self._deadlines.carrying(len(keys) * plan.page_bytes)
+        depth, wish = self._depths.of(keys, extra_info), self._wish(extra_info)
 
         def put(keys: Sequence[str], where: Any, at: int) -> list[bool]:
-            return store.put(keys, plan.memory_of(keys, where, flat_pages), depth + at, deadline)
+            return store.put(keys, plan.memory_of(keys, where, flat_pages), depth + at, deadline, wish)
 
         stored = self._page_by_page("set", keys, where, put, flat_pages)
         self._recorder.stored(KV_POOL, stored, plan.page_bytes, time.perf_counter() - started)
@@ -309,10 +340,12 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
     def _store(self, flat_pages: bool, version: str | None = None) -> PageStore:
         """Of the weights of that version; None: of those that are served now."""
-        with self._lock:
-            stores = self._stores.get(flat_pages)
-            if stores is None:
-                stores = self._stores[flat_pages] = self._versioned_store(flat_pages)
+        stores = self._stores.get(flat_pages)
+        if stores is None:
+            with self._lock:
+                stores = self._stores.get(flat_pages)
+                if stores is None:
+                    stores = self._stores[flat_pages] = self._versioned_store(flat_pages)
         return stores.of(self._weights.current() if version is None else version)
 
     def _versioned_store(self, flat_pages: bool) -> VersionedStore:
@@ -346,6 +379,14 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
                 raise
             self._log_failure(verb, error)
             return miss
+        finally:
+            self._look_at_activity()
+
+    def _look_at_activity(self) -> None:
+        try:
+            self._activity.look()
+        except Exception as error:
+            self._log_failure("activity log", error)
 
     def _log_failure(self, verb: str, error: Exception) -> None:
         topic = f"{verb} {type(error).__name__}"
@@ -397,11 +438,3 @@ def _transfer_misses(transfers: Any) -> dict[Any, list[bool]]:
     for transfer in transfers or ():
         misses.setdefault(transfer.name, []).extend(_misses(transfer.keys))
     return misses
-
-
-def _depth(extra_info: Any) -> int:
-    """Position of the batch in its prefix chain, where SGLang passes the keys before it (0.5.9 and
-    older pass a tuple).
-    """
-    prefix_keys = getattr(extra_info, "prefix_keys", None)
-    return len(prefix_keys) if isinstance(prefix_keys, list) else 0

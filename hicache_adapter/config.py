@@ -8,14 +8,14 @@ from typing import Any
 
 from kvstore_client.config import CLIENT_OPTIONS, ClientConfig, environment_of_client
 from kvstore_client.errors import ConfigError
-from kvstore_client.options import Option, Source, options_of, resolve, text
+from kvstore_client.options import Option, Source, integer, options_of, resolve, text
 from kvstore_client.suggestions import nearest
 
 logger = logging.getLogger("hicache_adapter")
 
 # SGLang gives up on a storage thread after 10 s, and a call that takes long holds up every later one of its
 # kind on all ranks.
-DEADLINE_MS_MAX = 5000
+CALL_MS_MAX = 5000
 
 SGLANG_KEYS = (
     "allocator",
@@ -45,6 +45,21 @@ class AdapterConfig:
     )
     tag: str = text(1024, "free text that keeps fleets apart which must not share pages")
     kv_dtype: str = text(1024, "what the KV bytes mean (fp8_e4m3, ...), where SGLang does not say")
+    floor_rate_mib_s: int = integer(
+        256,
+        1,
+        1 << 20,
+        "MiB/s",
+        f"a call that moves pages may take their bytes at this rate on top of deadline_ms, {CALL_MS_MAX} ms at most; one "
+        "in which nothing moves ends after deadline_ms. Below your network's share of a rank",
+    )
+    scheduler_deadline_ms: int = integer(
+        50,
+        1,
+        CALL_MS_MAX,
+        "ms",
+        "deadline_ms of what SGLang asks on its scheduler's thread, where the whole engine waits (decode instances do)",
+    )
 
     @classmethod
     def from_extra_config(
@@ -68,7 +83,7 @@ class AdapterConfig:
 _OWN_OPTIONS = options_of(AdapterConfig)
 _CLIENT_OPTIONS = {
     **CLIENT_OPTIONS,
-    "deadline_ms": replace(CLIENT_OPTIONS["deadline_ms"], high=DEADLINE_MS_MAX),
+    "deadline_ms": replace(CLIENT_OPTIONS["deadline_ms"], high=CALL_MS_MAX),
     "pin_ms": replace(CLIENT_OPTIONS["pin_ms"], default=10_000),
 }
 

@@ -7,30 +7,20 @@ import time
 from collections.abc import Sequence
 from itertools import takewhile
 
-from kvstore_client import Client, Identity, Pieces, Shard, _native
+from hicache_adapter.deadlines import Deadline
+from hicache_adapter.kv_hints import NO_WISH, Wish
+from kvstore_client import Client, Identity, Keep, Pieces, Shard, _native
 from kvstore_client.entries import BAD_ENTRY, runs_without_fault
-from kvstore_client.keys import POOL_KV
+from kvstore_client.keys import HASH_BYTES, POOL_KV
 from kvstore_client.objects import DONE_FOUND, DONE_STORED, key_truths
-from kvstore_client.protocol import Status
+from kvstore_client.protocol import ENTRIES_MAX, KEYS_MAX, Status
 from kvstore_client.throttle import ThrottledLog
 
 logger = logging.getLogger("hicache_adapter")
 
-_USUAL = frozenset((Status.OK, Status.MISS, Status.EXISTS))
+_USUAL = bytes((Status.OK, Status.MISS, Status.EXISTS))
 _CLEAR_RETRY_S = 1.0
 _REFUSED = frozenset((Status.UNAUTHORIZED, Status.BAD_REQUEST, Status.UNSUPPORTED_VERSION))
-
-
-class Deadline:
-    """The time that one call of SGLang's may take, however many requests it leads to. Starts when it is made."""
-
-    def __init__(self, deadline_ms: int) -> None:
-        self._ends_at = time.monotonic() + deadline_ms / 1000
-
-    @property
-    def left_ms(self) -> int:
-        """Whole milliseconds; 0 when it is over."""
-        return max(0, int((self._ends_at - time.monotonic()) * 1000))
 
 
 class PageStore:
@@ -58,8 +48,8 @@ class PageStore:
         self._clear_owed = False
         self._clear_retry_at = 0.0
 
-    def exists(self, keys: Sequence[str], deadline: Deadline) -> int:
-        """Length of the leading run that is stored completely and pinned."""
+    def exists(self, keys: Sequence[str], deadline: Deadline, wish: Wish = NO_WISH) -> int:
+        """Length of the leading run that is stored completely and pinned; it is kept or demoted by the wish."""
         if not keys or not self._clear_is_done(deadline):
             return 0
         try:
@@ -69,7 +59,15 @@ class PageStore:
         run = self._pages.prefix_exists_hashes(hashes, deadline_ms=deadline.left_ms)
         if run:
             self._greet()
+            if wish.keep != Keep.NORMAL:
+                self._keep(hashes[: run * HASH_BYTES], wish, deadline)
         return run
+
+    def _keep(self, hashes: bytes, wish: Wish, deadline: Deadline) -> None:
+        keys_max = min(KEYS_MAX, ENTRIES_MAX // len(self.shards))
+        self._pages.keep_hashes(
+            hashes[: keys_max * HASH_BYTES], wish.keep, deadline_ms=deadline.short_left_ms, ttl_ms=wish.ttl_ms
+        )
 
     def present(self, keys: Sequence[str], deadline: Deadline) -> bytes:
         """One byte a key: 1 where the page is stored completely and pinned, else 0."""
@@ -89,14 +87,31 @@ class PageStore:
         """Fills the memory; one truth a key."""
         if not keys or not self._clear_is_done(deadline):
             return [False] * len(keys)
-        statuses = self._pages.get_pieces(hashes_of(keys), memory, deadline_ms=deadline.left_ms)
+        statuses = self._pages.get_pieces(
+            hashes_of(keys), memory, deadline_ms=deadline.left_ms, stall_ms=deadline.stall_ms
+        )
         return self._truths("get", keys, statuses, DONE_FOUND)
 
-    def put(self, keys: Sequence[str], memory: Pieces, depth: int, deadline: Deadline) -> list[bool]:
-        """Stores what is absent; one truth a key."""
+    def put(
+        self,
+        keys: Sequence[str],
+        memory: Pieces,
+        depth: int,
+        deadline: Deadline,
+        wish: Wish = NO_WISH,
+    ) -> list[bool]:
+        """Stores what is absent, and keeps or demotes all of it by the wish; one truth a key."""
         if not keys or not self._clear_is_done(deadline):
             return [False] * len(keys)
-        statuses = self._pages.put_pieces(hashes_of(keys), memory, deadline_ms=deadline.left_ms, depth=depth)
+        statuses = self._pages.put_pieces(
+            hashes_of(keys),
+            memory,
+            deadline_ms=deadline.left_ms,
+            stall_ms=deadline.stall_ms,
+            depth=depth,
+            keep=wish.keep,
+            ttl_ms=wish.ttl_ms,
+        )
         return self._truths("set", keys, statuses, DONE_STORED)
 
     def _hash_or_nothing(self, key: str) -> bytes:
@@ -120,7 +135,7 @@ class PageStore:
         store answers as empty: pages that were to be cleared must not come back with the network. A master that
         refuses has been reached: nothing is owed, and the pages stay.
         """
-        status = self._namespace.try_clear(deadline_ms=deadline.left_ms)
+        status = self._namespace.try_clear(deadline_ms=deadline.short_left_ms)
         done, refused = status == Status.OK, status in _REFUSED
         with self._lock:
             self._clear_owed = not done and not refused
@@ -154,24 +169,27 @@ class PageStore:
             if time.monotonic() < self._clear_retry_at:
                 return False
             self._clear_retry_at = float("inf")  # one thread tries
-        return self.clear(deadline)
+        # Whatever comes of it, this call has had its time; and what has been cleared just now is empty.
+        self.clear(deadline)
+        return False
 
     def _truths(self, verb: str, keys: Sequence[str], statuses: bytes, done: bytes) -> list[bool]:
         truths = key_truths(statuses, done, len(self.shards))
         if len(truths) != len(keys):
             raise RuntimeError(f"{len(keys)} keys were answered with {len(statuses)} statuses")
-        unusual = set(statuses) - _USUAL
+        unusual = statuses.translate(None, _USUAL)
         if unusual:
-            codes = ", ".join(f"{statuses.count(code)} x {_status_name(code)}" for code in sorted(unusual))
+            kinds = sorted(set(unusual))
+            codes = ", ".join(f"{statuses.count(code)} x {_status_name(code)}" for code in kinds)
             self._log.log(
                 logging.WARNING,
-                f"{verb} {sorted(unusual)}",
+                f"{verb} {kinds}",
                 "kvstore: %s: %s of %d objects",
                 verb,
                 codes,
                 len(statuses),
             )
-        else:
+        elif not self._greeted:
             self._greet()
         return truths
 

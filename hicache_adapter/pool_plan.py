@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hicache_adapter.page_identity import LAYOUTS
-from kvstore_client import Client, Pieces
+from kvstore_client import Client, Pieces, _native
 from kvstore_client.errors import ConfigError
 
 _U64_MAX = (1 << 64) - 1
@@ -144,23 +144,16 @@ class PoolPlan:
         for region in self.regions:
             client.unregister(region.address)
 
-    def page_slots(self, key_count: int, host_indices: Any) -> array[int]:
-        """First slot of each page. ValueError unless host_indices names key_count whole, aligned pages
-        inside the pool.
+    def page_slots(self, key_count: int, host_indices: Any) -> bytes:
+        """First slot of each page, 64-bit integers. ValueError unless host_indices names key_count whole, aligned
+        pages inside the pool.
         """
-        if len(host_indices) != key_count * self.page_size:
-            raise ValueError(
-                f"{key_count} pages of {self.page_size} tokens don't have {len(host_indices)} host indices"
-            )
-        firsts = host_indices[:: self.page_size].tolist()
-        lasts = host_indices[self.page_size - 1 :: self.page_size].tolist()
-        page_size, slot_count = self.page_size, self.slot_count
-        for first, last in zip(firsts, lasts, strict=True):
-            if first < 0 or last >= slot_count or first % page_size or last - first != page_size - 1:
-                raise ValueError(
-                    f"host slots {first}..{last} are not one aligned page of a pool of {slot_count} slots"
-                )
-        return array("q", firsts)
+        count = host_indices.numel()
+        if count != key_count * self.page_size:
+            raise ValueError(f"{key_count} pages of {self.page_size} tokens don't have {count} host indices")
+        if str(host_indices.dtype) != "torch.int64" or not host_indices.is_contiguous():
+            raise ValueError("host indices are int64, one behind the other")
+        return _native.page_slots(host_indices.data_ptr(), count, self.page_size, self.slot_count)
 
     def memory_of(self, keys: Sequence[str], where: Any, flat_pages: bool) -> Pieces:
         """The memory of the batch's objects: `where` holds host indices, or a flat page a key. ValueError."""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from hicache_adapter.batches import page_by_page_where_one_is_bad
 from hicache_adapter.config import AdapterConfig
+from hicache_adapter.deadlines import Deadline
 from hicache_adapter.hit_policy import (
     HitQuery,
     HitReport,
@@ -17,8 +18,9 @@ from hicache_adapter.hit_policy import (
     restorable_prefixes,
     window_pages,
 )
+from hicache_adapter.kv_hints import NO_WISH, Wish
 from hicache_adapter.model_facts import ModelFacts
-from hicache_adapter.page_store import Deadline, PageStore
+from hicache_adapter.page_store import PageStore
 from hicache_adapter.pool_plan import PoolPlan
 from hicache_adapter.rank_coordinates import RankCoordinates
 from hicache_adapter.recorder import Recorder
@@ -135,7 +137,14 @@ class SidePools:
 
         return self._each("get", transfers, load, self._recorder.loaded)
 
-    def put(self, transfers: Sequence[Any], depth: int, deadline: Deadline) -> dict[Any, list[bool]]:
+    def carried_bytes(self, transfers: Sequence[Any]) -> int:
+        """What a get or put of them moves."""
+        pools = ((self._pools.get(pool_name(each.name)), each.keys or ()) for each in transfers)
+        return sum(len(keys) * pool.plan.page_bytes for pool, keys in pools if pool is not None)
+
+    def put(
+        self, transfers: Sequence[Any], depth: int, deadline: Deadline, wish: Wish = NO_WISH
+    ) -> dict[Any, list[bool]]:
         """Stores the pages that are absent; one truth a key for each transfer's name."""
 
         def save(pool: SidePool, keys: Sequence[str], host_indices: Any, at: int) -> list[bool]:
@@ -143,7 +152,7 @@ class SidePools:
             if not self._weights.may_store(version):
                 return [False] * len(keys)
             memory = pool.plan.memory(len(keys), host_indices)
-            return pool.stores.of(version).put(keys, memory, depth + at, deadline)
+            return pool.stores.of(version).put(keys, memory, depth + at, deadline, wish)
 
         return self._each("set", transfers, save, self._recorder.stored)
 

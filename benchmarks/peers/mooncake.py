@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,22 +44,23 @@ class MooncakeServers(Servers):
     """mooncake_master with its HTTP metadata server, and a process that mounts one segment of the pool's size."""
 
     name = "mooncake"
+    python = sys.executable  # of the environment that it is installed in
 
     def start(self) -> None:
-        if importlib.util.find_spec("mooncake") is None:
+        if self.python == sys.executable and importlib.util.find_spec("mooncake") is None:
             raise PeerUnavailable(
                 "mooncake-transfer-engine-non-cuda is not installed (make bench installs it)"
             )
-        try:
-            import mooncake.store  # noqa: F401
-        except ImportError as error:
-            raise PeerUnavailable(f"mooncake does not load: {error}") from error
+        loads = subprocess.run([self.python, "-c", "import mooncake.store"], capture_output=True, check=False)
+        if loads.returncode != 0:
+            why = loads.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise PeerUnavailable(f"mooncake does not load: {why}")
         if not in_private_network():
             raise PeerUnavailable(
                 "it listens on all interfaces, so it needs a network namespace of its own: run as root"
             )
         self._rpc_port, metrics_port, self._metadata_port = free_port(), free_port(), free_port()
-        master = Path(sys.executable).parent / "mooncake_master"
+        master = Path(self.python).parent / "mooncake_master"
         self.spawn(
             str(master),
             "--rpc_address=127.0.0.1",
@@ -74,7 +76,7 @@ class MooncakeServers(Servers):
         self.wait_for(lambda: accepts(self._rpc_port) and accepts(self._metadata_port), "the master")
         address = self.connection()
         self.spawn(
-            sys.executable,
+            self.python,
             "-c",
             SEGMENT_PROGRAM,
             address["metadata"],

@@ -20,6 +20,10 @@ def page_hashes(keys: Sequence[str | Buffer]) -> bytes:
     """The hashes that page keys are, concatenated: 64 hex digits or 32 raw bytes each. TypeError or ValueError for
     anything else."""
 
+def page_slots(address: int, count: int, page_size: int, slot_count: int) -> bytes:
+    """The first slot of each page as 64-bit integers, of the `count` int64 slots of whole pages that lie at an address.
+    ValueError unless each is one aligned page below `slot_count`."""
+
 def key_truths(statuses: bytes, done: bytes, shard_count: int) -> list[bool]:
     """One bool a key: whether all of its entries have a status that `done`, 256 flags, calls done. A key whose statuses
     are cut short is left out."""
@@ -481,9 +485,17 @@ class PageClient:
     ) -> bytes:
         """OK where the object is there (and, with pin_ms > 0, pinned at its segment), MISS otherwise."""
     def get(
-        self, handle: int, pool: int, shards: bytes, hashes: bytes, memory: Pieces, deadline_ms: int
+        self,
+        handle: int,
+        pool: int,
+        shards: bytes,
+        hashes: bytes,
+        memory: Pieces,
+        deadline_ms: int,
+        stall_ms: int = 0,
     ) -> bytes:
-        """Fills the pieces of each entry. Only entries answered OK hold the object's bytes; others may hold anything."""
+        """Fills the pieces of each entry. Only entries answered OK hold the object's bytes; others may hold anything. Ends
+        at the deadline, or after `stall_ms` in which nothing has moved; 0: however long that is."""
     def put(
         self,
         handle: int,
@@ -497,9 +509,10 @@ class PageClient:
         texts: list[str] | None = None,
         intent: int = 0,
         ttl_ms: int = 0,
+        stall_ms: int = 0,
     ) -> bytes:
         """OK (written) or EXISTS (was there) are success. `depth`: position of the first key in its prefix. `intent`: 0 normal,
-        1 retain (for `ttl_ms`; 0: the default of half an hour), 2 demote; a hint, which no answer depends on."""
+        1 retain (for `ttl_ms`; 0: the default of half an hour), 2 demote; a hint, which no answer depends on. `stall_ms` as for get."""
     def fetch(
         self, handle: int, pool: int, shards: bytes, hashes: bytes, deadline_ms: int, bytes_max: int
     ) -> list[bytes | None]:

@@ -290,9 +290,10 @@ class Objects(ABC):
         depth: int = 0,
         keep: Keep = Keep.NORMAL,
         ttl_ms: int = 0,
+        stall_ms: int = 0,
     ) -> bytes:
         """One status an entry (docs/protocol.md section 2). At most 65,536 keys and 131,072 entries. `ttl_ms` 0: half
-        an hour.
+        an hour. Ends at the deadline, or after `stall_ms` in which nothing has moved; 0: however long that is.
         """
         statuses = self._native.put(
             self._handle,
@@ -306,6 +307,7 @@ class Objects(ABC):
             None,
             keep,
             ttl_ms,
+            stall_ms,
         )
         self._client._say_troubles()
         return statuses
@@ -320,9 +322,11 @@ class Objects(ABC):
         self._client._say_troubles()
         return statuses
 
-    def get_pieces(self, hashes: bytes, memory: Pieces, *, deadline_ms: int) -> bytes:
-        """One status an entry; only those answered OK hold the object's bytes."""
-        statuses = self._native.get(self._handle, self._pool, self._shards, hashes, memory, deadline_ms)
+    def get_pieces(self, hashes: bytes, memory: Pieces, *, deadline_ms: int, stall_ms: int = 0) -> bytes:
+        """One status an entry; only those answered OK hold the object's bytes. `stall_ms` as for put_pieces."""
+        statuses = self._native.get(
+            self._handle, self._pool, self._shards, hashes, memory, deadline_ms, stall_ms
+        )
         self._client._say_troubles()
         return statuses
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 
-ADAPTER_CONFIG = {
+ADAPTER_CONFIG: dict[str, object] = {
     "backend_name": "kvstore",
     "module_path": "hicache_adapter",
     "class_name": "KVStoreHiCache",
     "interface_v1": 1,
+    # Says how deep in its prefix a page lies, so that tails are evicted before the heads that they hang on.
+    "hicache_storage_pass_prefix_keys": True,
 }
 # Suggested, not required: with page_first a page is one contiguous piece of the engine's host pool.
 LAYOUT_FLAGS = ("--hicache-mem-layout", "page_first", "--hicache-io-backend", "kernel")

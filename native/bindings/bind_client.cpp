@@ -58,6 +58,16 @@ void make_shared_buffer(SharedBuffer* self, size_t size_bytes) {
 
 // ---- Pieces ----
 
+// n bytes, not yet written.
+nb::bytes fresh_bytes(size_t n) {
+  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(n));
+  if (bytes == nullptr) throw nb::python_error();
+  return nb::steal<nb::bytes>(bytes);
+}
+uint8_t* mutable_data(const nb::bytes& bytes) {
+  return reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(bytes.ptr()));
+}
+
 // The 64-bit items of a contiguous buffer: an array of 8-byte items, or plain bytes that hold them.
 template <typename T>
 std::vector<T> items_of(nb::handle object, const char* what) {
@@ -86,6 +96,28 @@ Pieces affine(const std::vector<std::vector<PlanItem>>& plan, nb::handle indices
 Pieces from_pointers(nb::handle pointers, nb::handle sizes, size_t pieces_per_entry) {
   return Pieces::from_pointers(items_of<uint64_t>(pointers, "pointers"), items_of<uint64_t>(sizes, "sizes"),
                                pieces_per_entry);
+}
+
+// The first slot of each page, of all slots of whole pages in order: 64-bit integers, as affine() takes them. The slots lie at
+// an address, as a tensor tells it: to make any other view of one takes longer than all the rest.
+nb::bytes page_slots(uint64_t address, size_t count, int64_t page_size, int64_t slot_count) {
+  const auto* slots = reinterpret_cast<const int64_t*>(address);
+  const size_t step = page_size > 0 ? static_cast<size_t>(page_size) : 0;
+  if (step == 0 || count % step != 0 || (slots == nullptr && count > 0))
+    value_error(std::to_string(count) + " host indices are not whole pages of " + std::to_string(page_size) +
+                " slots");
+  nb::bytes firsts = fresh_bytes(count / step * sizeof(int64_t));
+  uint8_t* out = mutable_data(firsts);
+  for (size_t at = 0; at < count; at += step, out += sizeof(int64_t)) {
+    const int64_t first = slots[at], last = slots[at + step - 1];
+    bool one_page = first >= 0 && last < slot_count && first % page_size == 0;
+    for (size_t i = 1; i < step && one_page; ++i) one_page = slots[at + i] == first + static_cast<int64_t>(i);
+    if (!one_page)
+      value_error("host slots " + std::to_string(first) + ".." + std::to_string(last) +
+                  " are not one aligned page of a pool of " + std::to_string(slot_count) + " slots");
+    std::memcpy(out, &first, sizeof(first));
+  }
+  return firsts;
 }
 
 // The pieces of a list of (address, size_bytes); None where any value is something else, or what no object can be.
@@ -148,16 +180,6 @@ void check_memory(const KeyBlock& keys, const Pieces& memory) {
                 std::to_string(keys.shard_count));
 }
 
-// Bytes of n statuses, not yet written.
-nb::bytes fresh_bytes(size_t n) {
-  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(n));
-  if (bytes == nullptr) throw nb::python_error();
-  return nb::steal<nb::bytes>(bytes);
-}
-uint8_t* mutable_data(const nb::bytes& bytes) {
-  return reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(bytes.ptr()));
-}
-
 nb::bytes exists(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes,
                  uint32_t pin_ms, int64_t deadline_ms) {
   const Deadline deadline = Deadline::after_ms(deadline_ms);
@@ -170,8 +192,10 @@ nb::bytes exists(PageClient& client, int handle, uint16_t pool, nb::bytes shards
 }
 
 nb::bytes get(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes,
-              const Pieces& memory, int64_t deadline_ms) {
-  const Deadline deadline = Deadline::after_ms(deadline_ms);
+              const Pieces& memory, int64_t deadline_ms, uint32_t stall_ms) {
+  Progress progress(stall_ms);
+  Deadline deadline = Deadline::after_ms(deadline_ms);
+  if (stall_ms > 0) deadline = deadline.while_moving(progress);
   const KeyBlock keys = call_keys(client, handle, pool, shards, hashes);
   check_memory(keys, memory);
   nb::bytes statuses = fresh_bytes(keys.entry_count());
@@ -188,8 +212,10 @@ wire::KeepWish wish_of(int intent, uint32_t ttl_ms) {
 
 nb::bytes put(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes,
               const Pieces& memory, int64_t deadline_ms, bool ack_committed, uint32_t depth, nb::object texts,
-              int intent, uint32_t ttl_ms) {
-  const Deadline deadline = Deadline::after_ms(deadline_ms);
+              int intent, uint32_t ttl_ms, uint32_t stall_ms) {
+  Progress progress(stall_ms);
+  Deadline deadline = Deadline::after_ms(deadline_ms);
+  if (stall_ms > 0) deadline = deadline.while_moving(progress);
   const KeyBlock keys = call_keys(client, handle, pool, shards, hashes);
   check_memory(keys, memory);
   std::vector<std::string> text_copies;  // the list may change while the GIL is released
@@ -377,6 +403,8 @@ void bind_client(nb::module_& m) {
       .def_prop_ro("entry_count", &Pieces::entry_count)
       .def_prop_ro("total_bytes", &Pieces::total_bytes);
 
+  m.def("page_slots", &page_slots, nb::arg("address"), nb::arg("count"), nb::arg("page_size"),
+        nb::arg("slot_count"));
   m.def("trouble_kinds", [] {
     std::vector<std::string> kinds;
     for (size_t i = 0; i < static_cast<size_t>(Trouble::kCount); ++i)
@@ -422,10 +450,11 @@ void bind_client(nb::module_& m) {
       .def("exists", &exists, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
            nb::arg("pin_ms"), nb::arg("deadline_ms"))
       .def("get", &get, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
-           nb::arg("memory"), nb::arg("deadline_ms"))
+           nb::arg("memory"), nb::arg("deadline_ms"), nb::arg("stall_ms") = 0)
       .def("put", &put, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
            nb::arg("memory"), nb::arg("deadline_ms"), nb::arg("ack_committed") = true, nb::arg("depth") = 0,
-           nb::arg("texts") = nb::none(), nb::arg("intent") = 0, nb::arg("ttl_ms") = 0)
+           nb::arg("texts") = nb::none(), nb::arg("intent") = 0, nb::arg("ttl_ms") = 0,
+           nb::arg("stall_ms") = 0)
       .def("fetch", &fetch, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
            nb::arg("deadline_ms"), nb::arg("bytes_max"))
       .def("remove", &remove, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),

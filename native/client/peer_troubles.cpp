@@ -10,7 +10,8 @@ constexpr auto kTimeToAnswer = std::chrono::milliseconds(20);
 
 bool tells_of_peer(NetStatus status, const Deadline& deadline, Deadline::Clock::time_point began) {
   if (deadline.cancelled()) return false;
-  return status != NetStatus::kTimeout || Deadline::Clock::now() - began >= kTimeToAnswer;
+  return status != NetStatus::kTimeout ||
+         (!deadline.moves() && Deadline::Clock::now() - began >= kTimeToAnswer);
 }
 
 void PeerTroubles::failed(const std::string& subject, Trouble trouble, std::string_view text) {

@@ -172,7 +172,9 @@ void SegmentPeer::submit(TransportBatch& batch, const Deadline& call_deadline) {
   if (status == NetStatus::kTimeout) context_.counters.add(Counter::kTimeouts);
   if (status == NetStatus::kProtocol) context_.counters.add(Counter::kProtocolErrors);
   const auto now = Deadline::Clock::now();
-  if (deadline.cancelled())
+  // A call that carries more than fits into its time ends while its bytes still come: that peer works.
+  const bool slow = status == NetStatus::kTimeout && deadline.moves();
+  if (deadline.cancelled() || slow)
     breaker_.cancel(ticket, now);
   else if (status == NetStatus::kTimeout ? breaker_.timeout(ticket, began, now)
                                          : breaker_.failure(ticket, now))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 
 TO_SERVER, TO_CLIENT = "to_server", "to_client"
 
@@ -14,7 +15,7 @@ class TcpProxy:
 
     `flip(direction, after_bytes)`: the next byte of that direction behind `after_bytes` more on one
     connection has one bit turned over. `stall(direction, after_bytes)`: from there on nothing passes until
-    `release`.
+    `release`. `pace(direction, bytes_a_second)`: a link of that rate, for all connections together.
     """
 
     def __init__(self, target_port: int = 0) -> None:
@@ -23,6 +24,8 @@ class TcpProxy:
         self.stalled = threading.Event()
         self._flip: dict[str, int] = {}
         self._stall: dict[str, int] = {}
+        self._rate: dict[str, float] = {}
+        self._link_free_at: dict[str, float] = {}
         self._go = threading.Event()
         self._go.set()
         self._lock = threading.Lock()
@@ -41,6 +44,11 @@ class TcpProxy:
         self._go.clear()
         with self._lock:
             self._stall[direction] = after_bytes
+
+    def pace(self, direction: str, bytes_a_second: float) -> None:
+        with self._lock:
+            self._rate[direction] = bytes_a_second
+            self._link_free_at.pop(direction, None)
 
     def release(self) -> None:
         with self._lock:
@@ -91,6 +99,9 @@ class TcpProxy:
                         del self._flip[direction]
                         self.flips_done += 1
                     hold = seen > self._stall.get(direction, seen)
+                    wait_s = self._occupy_link(direction, count)
+                if wait_s > 0:
+                    time.sleep(wait_s)
                 if hold:
                     self.stalled.set()
                     self._go.wait()
@@ -100,3 +111,12 @@ class TcpProxy:
                 each.shutdown(socket.SHUT_RDWR)
             with self._lock:
                 self._sockets.discard(each)
+
+    def _occupy_link(self, direction: str, count: int) -> float:
+        """How long the bytes wait for the link and then take on it."""
+        if direction not in self._rate:
+            return 0.0
+        now = time.monotonic()
+        free_at = max(now, self._link_free_at.get(direction, 0.0)) + count / self._rate[direction]
+        self._link_free_at[direction] = free_at
+        return free_at - now

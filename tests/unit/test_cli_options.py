@@ -149,6 +149,7 @@ def test_the_sglang_flags_survive_a_shell_and_hold_what_the_adapter_needs() -> N
         "module_path": "hicache_adapter",
         "class_name": "KVStoreHiCache",
         "interface_v1": 1,
+        "hicache_storage_pass_prefix_keys": True,
         "masters": "10.0.0.1:7440,10.0.0.2:7440",
         "token_file": "/etc/kvstore token",
     }

@@ -76,6 +76,7 @@ NetStatus ClientSocket::send_all(iovec* iov, size_t count, const Deadline& deadl
     message.msg_iovlen = count < IOV_MAX ? count : IOV_MAX;
     const ssize_t n = ::sendmsg(fd_, &message, MSG_NOSIGNAL | (more ? MSG_MORE : 0));
     if (n >= 0) {
+      deadline.moved();
       consume(&iov, &count, static_cast<size_t>(n));
     } else if (would_block(errno)) {
       if (const NetStatus status = wait(POLLOUT, deadline); status != NetStatus::kOk) return status;
@@ -93,6 +94,7 @@ NetStatus ClientSocket::receive_all(iovec* iov, size_t count, const Deadline& de
     message.msg_iovlen = count < IOV_MAX ? count : IOV_MAX;
     const ssize_t n = ::recvmsg(fd_, &message, 0);
     if (n > 0) {
+      deadline.moved();
       consume(&iov, &count, static_cast<size_t>(n));
     } else if (n == 0) {
       return NetStatus::kClosed;
@@ -109,6 +111,7 @@ NetStatus ClientSocket::receive_some(void* to, size_t size, const Deadline& dead
   for (;;) {
     const ssize_t n = ::recv(fd_, to, size, 0);
     if (n > 0) {
+      deadline.moved();
       *received = static_cast<size_t>(n);
       return NetStatus::kOk;
     }
@@ -162,6 +165,7 @@ NetStatus ClientSocket::receive_some_with_descriptor(void* to, size_t size, cons
     message.msg_controllen = sizeof(control);
     const ssize_t n = ::recvmsg(fd_, &message, MSG_CMSG_CLOEXEC);
     if (n > 0) {
+      deadline.moved();
       for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
         const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);

@@ -94,7 +94,7 @@ NetStatus DataChannel::locate(FrameConnection& connection, const EntryRun& run, 
                               Located* out) {
   out->entries = run.entries(batch.keys->shard_count);
   wire::Writer body(128 + run.key_count() * kHashBytes);
-  body.u32(static_cast<uint32_t>(deadline.left_ms() + kHoldMarginMs)).u32(0);
+  body.u32(static_cast<uint32_t>(deadline.latest_left_ms() + kHoldMarginMs)).u32(0);
   write_run(body, *batch.keys, run);
   FrameReply reply;
   NetStatus status =

@@ -81,6 +81,8 @@ class Case:
         """What the operator would pass as --hicache-storage-backend-extra-config."""
         config: dict[str, Any] = dict(self.options)
         if self.backend == "dynamic":
+            # Tests ask from the thread that attaches, which is a server's scheduler; on a busy machine its time is short.
+            config = {"scheduler_deadline_ms": 5000} | config
             config |= {
                 "backend_name": "kvstore",
                 "module_path": "hicache_adapter",

@@ -110,7 +110,8 @@ def test_every_option_of_the_client_is_honoured(tmp_path: Path) -> None:
         "location_cache_entries": 16,
         "put_digests": True,
     }
-    assert {*given, "token", "revision", "tag", "kv_dtype"} == set(ADAPTER_OPTIONS)
+    own = {"revision", "tag", "kv_dtype", "floor_rate_mib_s", "scheduler_deadline_ms"}
+    assert {*given, "token", *own} == set(ADAPTER_OPTIONS)
     client = config_of(masters="a:1", **given).client
     assert {name: getattr(client, name) for name in given} == given
     assert client.token == "secret"
@@ -123,6 +124,9 @@ def test_every_option_of_the_client_is_honoured(tmp_path: Path) -> None:
         ("deadline_ms", 0),
         ("deadline_ms", 5001),
         ("deadline_ms", "fast"),
+        ("floor_rate_mib_s", 0),
+        ("scheduler_deadline_ms", 0),
+        ("scheduler_deadline_ms", 5001),
         ("pin_ms", -1),
         ("revision", 7),
         ("tag", "half a character: \ud800"),

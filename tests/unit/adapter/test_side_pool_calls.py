@@ -10,9 +10,10 @@ from typing import Any, cast
 import pytest
 
 from hicache_adapter import side_pools
+from hicache_adapter.deadlines import Deadline
 from hicache_adapter.hit_policy import ALL_PAGES
+from hicache_adapter.kv_hints import Wish
 from hicache_adapter.model_facts import ModelFacts
-from hicache_adapter.page_store import Deadline
 from hicache_adapter.recorder import Recorder
 from hicache_adapter.side_pools import SidePools
 from kvstore_client.throttle import ThrottledLog
@@ -33,7 +34,7 @@ class Store:
             raise RuntimeError("it can't be asked")
         return self.flags[: len(keys)]
 
-    def put(self, keys: Sequence[str], memory: Any, depth: int, deadline: Deadline) -> list[bool]:
+    def put(self, keys: Sequence[str], memory: Any, depth: int, deadline: Deadline, wish: Wish) -> list[bool]:
         if memory == ["bad"]:
             raise ValueError("no such memory")
         self.puts.append((list(keys), depth))

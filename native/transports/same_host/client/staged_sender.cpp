@@ -47,6 +47,7 @@ bool StagedSender::copy(uint32_t entry, uint8_t* to, const Deadline& deadline, u
     const auto* from = static_cast<const uint8_t*>(piece.iov_base);
     for (size_t left = piece.iov_len; left > 0;) {
       if (deadline.expired()) return false;
+      deadline.moved();
       const size_t step = std::min<size_t>(left, kClockBytes);
       *digest = copy_near(*digest, to, from, step);
       to += step, from += step, left -= step;

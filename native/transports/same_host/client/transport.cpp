@@ -202,6 +202,7 @@ void SameHostTransport::copy_entry(const data_codec::Location& location, uint32_
           batch.set_status(entry, Status::kTimeout);
           return;
         }
+        deadline.moved();
         until_clock = kCopyStepBytes;
       }
       const size_t step = std::min(piece.iov_len - done, until_clock);

@@ -82,7 +82,10 @@ NetStatus UcxClientSession::finish(const Deadline& deadline) {
     woken = worker_.work_until([&] { return endpoint_->settled(); }, waiting.slice_end(), connection_.fd(),
                                POLLRDHUP);
   } while (woken == UcxWorker::Woken::kDeadline && !waiting.over());
-  if (woken == UcxWorker::Woken::kDone && !endpoint_->failed()) return NetStatus::kOk;
+  if (woken == UcxWorker::Woken::kDone && !endpoint_->failed()) {
+    deadline.moved();
+    return NetStatus::kOk;
+  }
   endpoint_->close();
   if (woken == UcxWorker::Woken::kDeadline) return NetStatus::kTimeout;
   if (woken == UcxWorker::Woken::kDone) shared_.failures.add();
