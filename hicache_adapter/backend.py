@@ -12,19 +12,16 @@ from typing import Any, TypeVar
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
 from hicache_adapter.batches import page_by_page_where_one_is_bad
+from hicache_adapter.byte_order import CANONICAL
+from hicache_adapter.canonical_plan import CanonicalPlan
 from hicache_adapter.config import AdapterConfig
 from hicache_adapter.hit_policy import HitReport
 from hicache_adapter.model_facts import read_model_facts
-from hicache_adapter.page_identity import (
-    UnusableRankError,
-    head_split,
-    is_replicated,
-    page_identity,
-    rank_shards,
-)
+from hicache_adapter.page_identity import is_replicated, page_identity
 from hicache_adapter.page_store import Deadline, PageStore
 from hicache_adapter.pool_plan import PoolPlan
 from hicache_adapter.rank_coordinates import RankCoordinates
+from hicache_adapter.rank_shards import UnusableRankError, head_split, rank_shards
 from hicache_adapter.recorder import Recorder
 from hicache_adapter.sglang_types import (
     KV_POOL,
@@ -88,11 +85,10 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
                 "which is not supported in this release"
             )
             return
-        plan = PoolPlan(mem_pool_host, head_split(self.rank, mem_pool_host))
-        self._plan = plan
-        plan.lend_to(self._client)
-        self._recorder.watch(KV_POOL)
         try:
+            plan = self._plan = self._new_plan(mem_pool_host)
+            plan.lend_to(self._client)
+            self._recorder.watch(KV_POOL)
             store = self._store(flat_pages=False)
         except UnusableRankError as error:
             self._refuse(str(error))
@@ -303,12 +299,17 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
     def _versioned_store(self, flat_pages: bool) -> VersionedStore:
         pool = self.mem_pool_host
         identity = page_identity(self.rank, pool, self.config, read_model_facts(), flat_pages=flat_pages)
-        shards = rank_shards(self.rank, pool)
+        shards = rank_shards(self.rank, pool, self.config)
 
         def make(identity: Identity) -> PageStore:
             return PageStore(self._client, identity, shards, self._log)
 
         return VersionedStore(identity, make)
+
+    def _new_plan(self, pool: Any) -> PoolPlan:
+        if self.config.byte_order == CANONICAL:
+            return CanonicalPlan(pool, rank_shards(self.rank, pool, self.config))
+        return PoolPlan(pool, head_split(self.rank, pool))
 
     def _the_plan(self) -> PoolPlan:
         plan = self._plan
@@ -355,9 +356,12 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         )
 
     def _warn_of_idle_lcm(self, pool: Any) -> None:
-        whole_heads = pool.layout == "page_head" or is_replicated(self.rank, pool)
-        if self.rank.tp_lcm_size and not whole_heads:
-            logger.warning("kvstore: tp_lcm_size has no effect with layout %s; use page_head", pool.layout)
+        cuts_heads = pool.layout == "page_head" or self.config.byte_order == CANONICAL
+        if self.rank.tp_lcm_size and not cuts_heads and not is_replicated(self.rank, pool):
+            logger.warning(
+                "kvstore: tp_lcm_size has no effect with layout %s; use page_head, or byte_order canonical",
+                pool.layout,
+            )
 
     def _warn_of_unwritten(self, pool: SidePool) -> None:
         """SGLang has one rank alone write the side pools of a replicated KV cache, states excepted: what is

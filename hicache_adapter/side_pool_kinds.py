@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from hicache_adapter.byte_order import CANONICAL
 from hicache_adapter.config import AdapterConfig
 from hicache_adapter.model_facts import ModelFacts
-from hicache_adapter.page_identity import attention_identity, head_split, layer_shards, model_fields
+from hicache_adapter.page_identity import attention_identity, model_fields
 from hicache_adapter.rank_coordinates import RankCoordinates
+from hicache_adapter.rank_shards import head_split, layer_shards
 from kvstore_client.errors import ConfigError
 from kvstore_client.identity import Identity
 from kvstore_client.keys import Shard
@@ -24,6 +26,8 @@ class PoolShare(NamedTuple):
     shards: tuple[Shard, ...]
     split: int
     """Head groups that the rank's share is cut into; 1 where it lies in one object."""
+    canonical: bool = False
+    """Whether it is stored in the canonical byte order."""
 
 
 Identify = Callable[[RankCoordinates, Any, AdapterConfig, ModelFacts], PoolShare]
@@ -31,15 +35,17 @@ Identify = Callable[[RankCoordinates, Any, AdapterConfig, ModelFacts], PoolShare
 
 def _head_pages(rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts) -> PoolShare:
     """Keys and values of heads that the TP ranks share out, also where the model's KV pool is replicated."""
-    split = head_split(rank, pool, replicated=False)
+    split = head_split(rank, pool, replicated=False, byte_order=config.byte_order)
     shards = layer_shards(rank, _own_layers(pool), groups_a_rank=split)
-    return PoolShare(attention_identity(rank, pool, config, facts, replicated=False), shards, split)
+    identity = attention_identity(rank, pool, config, facts, replicated=False)
+    return PoolShare(identity, shards, split, config.byte_order == CANONICAL)
 
 
 def _latent_pages(rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts) -> PoolShare:
     """Latent rows (MLA): every TP rank holds the same bytes."""
     identity = attention_identity(rank, pool, config, facts, replicated=True)
-    return PoolShare(identity, layer_shards(rank, _own_layers(pool), groups_a_rank=0), 1)
+    shards = layer_shards(rank, _own_layers(pool), groups_a_rank=0)
+    return PoolShare(identity, shards, 1, config.byte_order == CANONICAL)
 
 
 def _states(rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts) -> PoolShare:

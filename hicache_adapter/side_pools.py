@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from hicache_adapter.batches import page_by_page_where_one_is_bad
+from hicache_adapter.canonical_plan import CanonicalPlan
 from hicache_adapter.config import AdapterConfig
 from hicache_adapter.hit_policy import HitQuery, HitReport, restorable_prefixes, window_pages
 from hicache_adapter.model_facts import read_model_facts
@@ -64,7 +65,11 @@ class SidePools:
         """Learns where the pool's pages lie and what they are. ConfigError when that can't be told."""
         try:
             share = side_pool_share(name, self._rank, host_pool, self._config, read_model_facts())
-            plan = PoolPlan(host_pool, share.split)
+            plan = (
+                CanonicalPlan(host_pool, share.shards)
+                if share.canonical
+                else PoolPlan(host_pool, share.split)
+            )
         except (AttributeError, TypeError) as error:
             raise ConfigError(
                 "hicache-storage-backend",

@@ -23,6 +23,9 @@ class Case:
     tp_rank: int = 0
     tp_size: int = 1
     tp_lcm_size: int | None = None
+    pp_rank: int = 0
+    pp_size: int = 1
+    start_layer: int = 0  # of this pipeline stage; it has `layers`
     rendezvous: str = (
         ""  # a new file in which the tp_size ranks find each other; without it each is on its own
     )

@@ -191,9 +191,10 @@ class Engine:
 def _ranks(case: Case) -> Any:
     ranks = {
         f"{group}_{what}": int(what == "size")
-        for group in ("pp", "attn_cp", "attn_dp", "attn_dcp")
+        for group in ("attn_cp", "attn_dp", "attn_dcp")
         for what in ("rank", "size")
     }
+    ranks |= {"pp_rank": case.pp_rank, "pp_size": case.pp_size}
     for group in ("tp", "attn_tp"):
         ranks |= {f"{group}_rank": case.tp_rank, f"{group}_size": case.tp_size}
     return get_parallel().override(**ranks)
@@ -242,6 +243,8 @@ def _device_pool(case: Case, slots: int) -> Any:
         "page_size": case.page_size,
         "dtype": getattr(torch, case.dtype),
         "layer_num": case.layers,
+        "start_layer": case.start_layer,
+        "end_layer": case.start_layer + case.layers,
         "device": "cpu",
         "enable_memory_saver": False,
     }
