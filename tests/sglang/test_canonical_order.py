@@ -215,3 +215,25 @@ def test_pages_of_thousands_of_pieces_come_back_over_each_transport(
         assert answer["stored_tokens"] == [[4 * 64]]
     for engine in engines:
         assert not faults_of(workers[1], model, engine, prompts), str(engine)
+
+
+@pytest.mark.parametrize(
+    ("writes", "reads"), [("layer_first", "page_first_direct"), ("page_first_direct", "layer_first")]
+)
+def test_side_pools_of_keys_and_values_are_shared_with_the_pages(
+    workers: Workers, store: Cluster, writes: str, reads: str
+) -> None:
+    # The harness reads a page of either layout in the same order, so that digests can be compared.
+    heads = {"layers": 2, "heads": HEADS, "head_dim": 8}
+    case = replace(
+        model_case(store, f"side-pools-{writes}", pages=6, options={"tag": "side pools"}),
+        side_pools={"swa": {"window": 3, **heads}, "draft": heads},
+        draft_model="acme/draft",
+    )
+    written = workers[0].write(replace(case, layout=writes))
+    loaded = workers[1].read(replace(case, layout=reads))
+    assert loaded["loaded_tokens"] == 6 * PAGE_TOKENS, workers[1].log_tail()
+    assert loaded["digests"] == written["digests"]
+    assert loaded["side_pages"]["swa"] == 3
+    for name in case.side_pools:
+        assert loaded["side_digests"][name] == written["side_digests"][name]["6"], name
