@@ -13,6 +13,8 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
 from hicache_adapter.activity_log import ActivityLog
 from hicache_adapter.batches import page_by_page_where_one_is_bad
+from hicache_adapter.byte_order import CANONICAL
+from hicache_adapter.canonical_plan import new_plan
 from hicache_adapter.chain_depths import ChainDepths
 from hicache_adapter.config import AdapterConfig
 from hicache_adapter.deadlines import Deadline, Deadlines
@@ -21,9 +23,10 @@ from hicache_adapter.hit_policy import HitReport
 from hicache_adapter.kv_hints import NO_WISH, Wish, wish_of
 from hicache_adapter.kv_pool_share import kv_pool_share, lies_in_side_pools
 from hicache_adapter.model_facts import read_model_facts
-from hicache_adapter.page_identity import UnusableRankError, head_split, is_replicated
+from hicache_adapter.page_identity import UnusableRankError, is_replicated
 from hicache_adapter.page_store import PageStore
 from hicache_adapter.pool_plan import PoolPlan
+from hicache_adapter.pool_share import PoolShare
 from hicache_adapter.rank_coordinates import RankCoordinates
 from hicache_adapter.recorder import Recorder
 from hicache_adapter.sglang_types import (
@@ -100,7 +103,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
             self._refuse(reason)
             return
         try:
-            plan = PoolPlan(mem_pool_host, head_split(self.rank, mem_pool_host))
+            plan = new_plan(mem_pool_host, self._share(flat_pages=False))
             store = self._store(flat_pages=False)
         except UnusableRankError as error:
             self._refuse(str(error))
@@ -349,13 +352,16 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         return stores.of(self._weights.current() if version is None else version)
 
     def _versioned_store(self, flat_pages: bool) -> VersionedStore:
-        pool = self.mem_pool_host
-        share = kv_pool_share(self.rank, pool, self.config, self._facts(), flat_pages=flat_pages)
+        share = self._share(flat_pages)
 
         def make(identity: Identity) -> PageStore:
             return PageStore(self._client, identity, share.shards, self._log)
 
         return VersionedStore(share.identity, make)
+
+    def _share(self, flat_pages: bool) -> PoolShare:
+        """What this rank holds of the KV pool's pages."""
+        return kv_pool_share(self.rank, self.mem_pool_host, self.config, self._facts(), flat_pages=flat_pages)
 
     def _the_plan(self) -> PoolPlan:
         plan = self._plan
@@ -412,9 +418,12 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         )
 
     def _warn_of_idle_lcm(self, pool: Any) -> None:
-        whole_heads = pool.layout == "page_head" or is_replicated(self.rank, pool)
-        if self.rank.tp_lcm_size and not whole_heads:
-            logger.warning("kvstore: tp_lcm_size has no effect with layout %s; use page_head", pool.layout)
+        cuts_heads = pool.layout == "page_head" or self.config.byte_order == CANONICAL
+        if self.rank.tp_lcm_size and not cuts_heads and not is_replicated(self.rank, pool):
+            logger.warning(
+                "kvstore: tp_lcm_size has no effect with layout %s; use page_head, or byte_order canonical",
+                pool.layout,
+            )
 
     def _refuse(self, reason: str) -> None:
         if self._refusal != reason:

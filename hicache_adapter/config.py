@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hicache_adapter.byte_order import BYTE_ORDERS, CANONICAL
 from kvstore_client.config import CLIENT_OPTIONS, ClientConfig, environment_of_client
 from kvstore_client.errors import ConfigError
-from kvstore_client.options import Option, Source, integer, options_of, resolve, text
+from kvstore_client.options import Option, Source, choice, integer, options_of, resolve, text
 from kvstore_client.suggestions import nearest
 
 logger = logging.getLogger("hicache_adapter")
@@ -60,6 +61,17 @@ class AdapterConfig:
         "ms",
         "deadline_ms of what SGLang asks on its scheduler's thread, where the whole engine waits (decode instances do)",
     )
+    byte_order: str = choice(
+        BYTE_ORDERS,
+        "order of the stored bytes: native, that of --hicache-mem-layout, or canonical, one for all layouts, TP and PP sizes",
+    )
+    layers_per_object: int = integer(
+        0,
+        0,
+        0xFFFF,
+        "layers",
+        "with byte_order canonical: layers of one object, so that other PP sizes find theirs; 0: all of a stage",
+    )
 
     @classmethod
     def from_extra_config(
@@ -73,6 +85,8 @@ class AdapterConfig:
         source = Source(given, lambda name: f'extra-config key "{name}"')
         client = ClientConfig.from_sources(_CLIENT_OPTIONS, (source, environment_of_client(environ)))
         own = resolve(_OWN_OPTIONS, (source,))
+        if own.get("layers_per_object") and own.get("byte_order") != CANONICAL:
+            raise ConfigError("layers_per_object", f"needs byte_order {CANONICAL}", "the extra config")
         return cls(client, bool(given.get("interface_v1", 0)), **own)
 
     def client_config(self, name: str) -> ClientConfig:

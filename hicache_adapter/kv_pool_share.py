@@ -3,12 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
+from hicache_adapter.byte_order import CANONICAL
 from hicache_adapter.config import AdapterConfig
 from hicache_adapter.model_facts import ModelFacts
 from hicache_adapter.packed_rows import nvfp4_heads
-from hicache_adapter.page_identity import head_split, page_identity, rank_shards
+from hicache_adapter.page_identity import page_identity
 from hicache_adapter.pool_share import Identify, PoolShare, pipeline_stage
 from hicache_adapter.rank_coordinates import RankCoordinates
+from hicache_adapter.rank_shards import head_split, rank_shards
 
 _PACKED: dict[str, Identify] = {"MiniMaxM3Nvfp4MainKVPoolHost": nvfp4_heads}
 _LOGICAL = "LogicalHostPool"
@@ -30,7 +32,9 @@ def kv_pool_share(
         share = identify(rank, pool, config, facts)
     else:
         identity = page_identity(rank, pool, config, facts, flat_pages=flat_pages)
-        share = PoolShare(identity, rank_shards(rank, pool), head_split(rank, pool))
+        split = head_split(rank, pool, byte_order=config.byte_order)
+        canonical = config.byte_order == CANONICAL
+        share = PoolShare(identity, rank_shards(rank, pool, config), split, canonical)
     return share._replace(identity=replace(share.identity, stage=pipeline_stage(rank, pool)))
 
 

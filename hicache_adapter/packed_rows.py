@@ -13,9 +13,10 @@ from typing import Any
 from hicache_adapter.config import AdapterConfig
 from hicache_adapter.deepseek_v4_rows import row_formats
 from hicache_adapter.model_facts import ModelFacts
-from hicache_adapter.page_identity import layer_shards, model_fields
+from hicache_adapter.page_identity import model_fields
 from hicache_adapter.pool_share import PoolShare
 from hicache_adapter.rank_coordinates import RankCoordinates
+from hicache_adapter.rank_shards import layer_shards
 from kvstore_client.errors import ConfigError
 from kvstore_client.identity import Identity
 

@@ -1,17 +1,15 @@
-"""From SGLang's configuration and host pool to our identity and shards: which pages may be shared, and
-which part this rank holds.
-"""
+"""From SGLang's configuration and host pool to our identity: which pages may be shared."""
 
 from dataclasses import replace
 from typing import Any
 
+from hicache_adapter.byte_order import CANONICAL, stored_order
 from hicache_adapter.config import AdapterConfig
 from hicache_adapter.kv_formats import is_opaque, kv_format
 from hicache_adapter.model_facts import ModelFacts
 from hicache_adapter.rank_coordinates import RankCoordinates
 from kvstore_client.errors import ConfigError
 from kvstore_client.identity import Identity
-from kvstore_client.keys import Shard
 
 LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 
@@ -47,15 +45,22 @@ def page_identity(
     """
     replicated = is_replicated(rank, pool)
     identity = attention_identity(rank, pool, config, facts, replicated=replicated)
-    if flat_pages and pool.layout == "layer_first" and not replicated:
-        return replace(identity, byte_order="layer_first/flat")
-    return identity
+    canonical = config.byte_order == CANONICAL
+    order = stored_order(pool.layout, replicated=replicated, canonical=canonical, flat_pages=flat_pages)
+    return replace(identity, byte_order=order)
 
 
 def attention_identity(
     rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts, *, replicated: bool
 ) -> Identity:
-    """The identity of a pool of attention pages that lie in the pool's own order."""
+    """The identity of a pool of attention pages. ConfigError where it can't be told; the same on every rank."""
+    canonical, device_layout = config.byte_order == CANONICAL, _device_layout(pool)
+    if canonical and device_layout:
+        raise ConfigError(
+            "byte_order",
+            f"{CANONICAL} needs pages of tokens, heads and elements in that order, and the device's layout here is "
+            f"{device_layout!r}; use byte_order native",
+        )
     store_dtype = str(pool.dtype).removeprefix("torch.")
     if replicated:
         row_dim = getattr(pool, "kv_cache_dim", None) or pool.kv_lora_rank + pool.qk_rope_head_dim
@@ -71,8 +76,8 @@ def attention_identity(
         kv_scales=_told(facts, "kv_scales") if is_opaque(store_dtype) else "",
         store_dtype=store_dtype,
         pool_class=type(pool).__name__,
-        byte_order=pool.layout,
-        device_layout=_device_layout(pool),
+        byte_order=stored_order(pool.layout, replicated=replicated, canonical=canonical),
+        device_layout=device_layout,
         page_size=int(pool.page_size),
         draft_layer_count=draft_layers,
         draft_model=draft_model_of(facts) if draft_layers else "",
@@ -144,56 +149,3 @@ def _kv_dtype(pool: Any, store_dtype: str, config: AdapterConfig, facts: ModelFa
             f"SGLang stores the KV cache as {store_dtype} and does not say what it means; {_KV_DTYPE_REMEDY}"
         )
     return told
-
-
-def head_split(rank: RankCoordinates, pool: Any, *, replicated: bool | None = None) -> int:
-    """Into how many head groups this rank's share is cut, so that fleets of other TP sizes find theirs
-    (`tp_lcm_size`). `replicated`: whether all TP ranks hold the same bytes; None for the KV pool.
-    """
-    if replicated is None:
-        replicated = is_replicated(rank, pool)
-    # Head groups are whole only in page_head.
-    lcm, tp_size = rank.tp_lcm_size, rank.tp_size
-    if replicated or not lcm or pool.layout != "page_head":
-        return 1
-    if lcm % tp_size:
-        raise ConfigError("tp_lcm_size", f"{lcm} is not a multiple of tp_size {tp_size}")
-    split = lcm // tp_size
-    if int(pool.head_num) % split:
-        raise ConfigError(
-            "tp_lcm_size",
-            f"{lcm} cuts the {pool.head_num} KV heads of a rank (tp_size {tp_size}) into {split} groups, "
-            "which does not come out even; "
-            f"use a tp_lcm_size of at most {int(pool.head_num) * tp_size}",
-        )
-    return split
-
-
-def rank_shards(rank: RankCoordinates, pool: Any) -> tuple[Shard, ...]:
-    """What this rank holds of each page of the KV pool: one shard, or one a head group, in the order of the
-    pool's head groups.
-    """
-    layer_start = int(getattr(pool, "start_layer", None) or 0)
-    layers = range(layer_start, layer_start + int(pool.layer_num))
-    if is_replicated(rank, pool):
-        return layer_shards(rank, layers, groups_a_rank=0)
-    return layer_shards(rank, layers, groups_a_rank=head_split(rank, pool))
-
-
-def layer_shards(rank: RankCoordinates, layers: range, *, groups_a_rank: int) -> tuple[Shard, ...]:
-    """This rank's shards of a page: these layers, cut over the TP ranks into `groups_a_rank` head groups each;
-    0 where all TP ranks hold the same bytes.
-    """
-    common = {
-        "layer_start": layers.start,
-        "layer_count": len(layers),
-        "token_part": rank.attn_cp_rank,
-        "token_parts": max(1, rank.attn_cp_size),
-    }
-    if groups_a_rank == 0:
-        return (Shard(**common),)
-    groups = groups_a_rank * rank.tp_size
-    return tuple(
-        Shard(head_group=rank.tp_rank * groups_a_rank + part, head_groups=groups, **common)
-        for part in range(groups_a_rank)
-    )

@@ -25,6 +25,10 @@ class Region:
     fd: int
 
 
+AffinePlan = Sequence[Sequence[tuple[int, int, int]]]
+"""For each object of a page its pieces: base, stride a slot, bytes."""
+
+
 class PoolPlan:
     """Turns `host_indices` into the memory of a batch.
 
@@ -41,6 +45,7 @@ class PoolPlan:
         self.page_size = int(pool.page_size)
         self.slot_count = int(pool.size)
         self.regions = _regions(pool)
+        self.affine_plan: AffinePlan | None = None
         try:
             self._learn()
         except ConfigError:
@@ -52,13 +57,7 @@ class PoolPlan:
             ) from error
 
     def _learn(self) -> None:
-        page_count = self.slot_count // self.page_size
-        if page_count < 1:
-            raise ConfigError(
-                "hicache-size",
-                f"the host pool has {self.slot_count} slots, less than one page of {self.page_size}",
-            )
-        sample = sorted({0, min(1, page_count - 1), page_count // 2, page_count - 1})
+        sample = self._sample()
         pages = [self._pointers([page * self.page_size]) for page in sample]
         first, sizes = pages[0]
         if not first or len(first) % self._split:
@@ -83,9 +82,17 @@ class PoolPlan:
                 self._check_inside(pointer, size)
         self.affine_plan = self._affine(sample, [pointers for pointers, _ in pages])
 
-    def _affine(
-        self, sample: list[int], pointers: list[list[int]]
-    ) -> list[list[tuple[int, int, int]]] | None:
+    def _sample(self) -> list[int]:
+        """Numbers of some pages. ConfigError where there is none."""
+        page_count = self.slot_count // self.page_size
+        if page_count < 1:
+            raise ConfigError(
+                "hicache-size",
+                f"the host pool has {self.slot_count} slots, less than one page of {self.page_size}",
+            )
+        return sorted({0, min(1, page_count - 1), page_count // 2, page_count - 1})
+
+    def _affine(self, sample: list[int], pointers: list[list[int]]) -> AffinePlan | None:
         strides = [0] * len(pointers[0])
         if len(sample) > 1:
             slots_apart = (sample[1] - sample[0]) * self.page_size
@@ -176,8 +183,7 @@ class PoolPlan:
         pointers, sizes = array("Q"), array("Q")
         page_bytes = self.page_bytes
         for tensor in tensors:
-            if not tensor.is_contiguous() or tensor.numel() * tensor.element_size() != page_bytes:
-                raise ValueError(f"a flat page is a contiguous tensor of {page_bytes} bytes")
+            self._check_flat(tensor)
             base = tensor.data_ptr()
             if self._split == 1:
                 pointers.append(base)
@@ -190,12 +196,17 @@ class PoolPlan:
                 sizes.extend((group_bytes, group_bytes))
         return Pieces.from_pointers(pointers, sizes, 1 if self._split == 1 else 2)
 
+    def _check_flat(self, tensor: Any) -> None:
+        if not tensor.is_contiguous() or tensor.numel() * tensor.element_size() != self.page_bytes:
+            raise ValueError(f"a flat page is a contiguous tensor of {self.page_bytes} bytes")
+
     @property
     def summary(self) -> str:
         """For the start-up log."""
         how = "affine" if self.affine_plan is not None else "pointer lists"
         shared = "shm" if any(region.fd >= 0 for region in self.regions) else "private"
-        objects = f"{len(self.object_bytes)} x {self.object_bytes[0]} B a page"
+        sizes = "/".join(map(str, dict.fromkeys(self.object_bytes)))
+        objects = f"{len(self.object_bytes)} x {sizes} B a page"
         return f"{objects} in {self.pieces_per_object} pieces ({how}, {shared} memory)"
 
 

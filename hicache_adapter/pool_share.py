@@ -20,6 +20,8 @@ class PoolShare(NamedTuple):
     shards: tuple[Shard, ...]
     split: int
     """Head groups that the rank's share is cut into; 1 where it lies in one object."""
+    canonical: bool = False
+    """Whether it is stored in the canonical byte order."""
 
 
 Identify = Callable[[RankCoordinates, Any, AdapterConfig, ModelFacts], PoolShare]

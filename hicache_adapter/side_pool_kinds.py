@@ -7,17 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from hicache_adapter import packed_rows
+from hicache_adapter.byte_order import CANONICAL
 from hicache_adapter.config import AdapterConfig
 from hicache_adapter.model_facts import ModelFacts
-from hicache_adapter.page_identity import (
-    attention_identity,
-    draft_model_of,
-    head_split,
-    layer_shards,
-    model_fields,
-)
+from hicache_adapter.page_identity import attention_identity, draft_model_of, model_fields
 from hicache_adapter.pool_share import Identify, PoolShare, pipeline_stage
 from hicache_adapter.rank_coordinates import RankCoordinates
+from hicache_adapter.rank_shards import head_split, layer_shards
 from hicache_adapter.sglang_types import STATE_POOL
 from kvstore_client.errors import ConfigError
 from kvstore_client.identity import Identity
@@ -27,15 +23,17 @@ _PLAIN_DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 def _head_pages(rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts) -> PoolShare:
     """Keys and values of heads that the TP ranks share out, also where the model's KV pool is replicated."""
-    split = head_split(rank, pool, replicated=False)
+    split = head_split(rank, pool, replicated=False, byte_order=config.byte_order)
     shards = layer_shards(rank, _own_layers(pool), groups_a_rank=split)
-    return PoolShare(attention_identity(rank, pool, config, facts, replicated=False), shards, split)
+    identity = attention_identity(rank, pool, config, facts, replicated=False)
+    return PoolShare(identity, shards, split, config.byte_order == CANONICAL)
 
 
 def _latent_pages(rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts) -> PoolShare:
     """Latent rows (MLA): every TP rank holds the same bytes."""
     identity = attention_identity(rank, pool, config, facts, replicated=True)
-    return PoolShare(identity, layer_shards(rank, _own_layers(pool), groups_a_rank=0), 1)
+    shards = layer_shards(rank, _own_layers(pool), groups_a_rank=0)
+    return PoolShare(identity, shards, 1, config.byte_order == CANONICAL)
 
 
 def _states(rank: RankCoordinates, pool: Any, config: AdapterConfig, facts: ModelFacts) -> PoolShare:

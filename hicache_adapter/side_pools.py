@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from hicache_adapter.batches import page_by_page_where_one_is_bad
+from hicache_adapter.canonical_plan import new_plan
 from hicache_adapter.config import AdapterConfig
 from hicache_adapter.deadlines import Deadline
 from hicache_adapter.hit_policy import (
@@ -75,7 +76,7 @@ class SidePools:
         """Learns where the pool's pages lie and what they are. ConfigError when that can't be told."""
         try:
             share = side_pool_share(name, self._rank, host_pool, self._config, self._facts())
-            plan = PoolPlan(host_pool, share.split)
+            plan = new_plan(host_pool, share)
         except (AttributeError, TypeError) as error:
             raise ConfigError(
                 "hicache-storage-backend",

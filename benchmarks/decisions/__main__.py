@@ -18,6 +18,7 @@ from benchmarks.decisions import (
     languages,
     link,
     metadata,
+    pieces,
     pins,
     placement,
     pool_memory,
@@ -36,6 +37,7 @@ MEASUREMENTS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
         shards,
+        pieces,
         segment_map,
         present,
         read_your_write,

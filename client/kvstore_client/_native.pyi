@@ -561,7 +561,7 @@ class Pieces:
     """
 
     @staticmethod
-    def affine(plan: list[list[tuple[int, int, int]]], indices: Buffer) -> Pieces:
+    def affine(plan: Sequence[Sequence[tuple[int, int, int]]], indices: Buffer) -> Pieces:
         """plan[s] = [(base, stride, size_bytes), ...]; indices: int64, one a key."""
     @staticmethod
     def from_pointers(pointers: Buffer, sizes: Buffer, pieces_per_entry: int) -> Pieces:

@@ -186,6 +186,31 @@ def test_string_keys_are_fetched_without_knowing_their_length_and_removed(client
     assert client.fetch(handle, 0xFFFF, WHOLE_SHARD, hashes, DEADLINE_MS, 1 << 20) == [None, *values[1:]]
 
 
+def test_small_pieces_of_registered_memory_are_put_together_before_the_segment_pulls(
+    near_client: PageClient,
+) -> None:
+    handle, size, piece = open_namespace(near_client, "small-pieces"), 4 << 20, 256
+    fd = os.memfd_create("pool")
+    os.ftruncate(fd, size)
+    mapped = mmap.mmap(fd, size)
+    mapped[:] = os.urandom(size)
+    address = _address(mapped)
+    assert near_client.register_fd(address, size, fd)
+    os.close(fd)
+    hashes, pieces_a_page = page_hashes(16), size // 16 // piece
+    # Each page is every 16th piece.
+    plan = [[(address + number * 16 * piece, piece, piece) for number in range(pieces_a_page)]]
+    pieces = Pieces.affine(plan, array("q", range(16)))
+    assert near_client.put(handle, 0, WHOLE_SHARD, hashes, pieces, DEADLINE_MS) == bytes(16)
+    counters = near_client.counters()
+    assert (counters["put_staged_bytes"], counters["put_pulled_bytes"]) == (size, 0)
+    stored = near_client.fetch(handle, 0, WHOLE_SHARD, hashes, DEADLINE_MS, size) or []
+    for page, content in enumerate(stored):
+        assert content == b"".join(mapped[at : at + piece] for at in range(page * piece, size, 16 * piece)), (
+            page
+        )
+
+
 def test_puts_from_registered_memory_are_pulled_by_the_segment(near_client: PageClient) -> None:
     handle, size = open_namespace(near_client, "pulled"), 1 << 20
     content = os.urandom(size)

@@ -189,6 +189,29 @@ TEST(pages_in_ordinary_memory_go_by_shared_memory_and_what_is_too_large_for_it_o
   CHECK_EQ(segment.server().stats().at("bad_requests"), 0u);
 }
 
+TEST(small_pieces_of_a_shared_buffer_are_put_together_and_large_ones_pulled_from_where_they_are) {
+  constexpr size_t kBytes = 1 << 20, kKeys = 16, kSmall = kPackedPartBytes / 2, kLarge = kPackedPartBytes;
+  Fixture f;
+  TestSegment segment(f.directory, 0, 1, socket_path(), 256u << 20);
+  f.open();
+  SharedBuffer buffer(kKeys * kBytes);
+  auto* memory = static_cast<uint8_t*>(buffer.data());
+  fill(memory, kKeys * kBytes, 1);
+  const std::vector<uint8_t> content(memory, memory + kKeys * kBytes);
+  for (const size_t piece : {kSmall, kLarge}) {
+    Batch out(kKeys, 1, kBytes, kBytes / piece, static_cast<unsigned>(piece), memory);
+    f.put(out);
+    CHECK(out.all(Status::kOk));
+    std::vector<uint8_t> back(kKeys * kBytes);
+    Batch in(kKeys, 1, kBytes, 1, static_cast<unsigned>(piece), back.data());
+    f.get(in);
+    CHECK(in.all(Status::kOk));
+    CHECK(back == content);
+    CHECK_EQ(f.count("put_staged_bytes"), kKeys * kBytes);
+    CHECK_EQ(f.count("put_pulled_bytes"), piece == kLarge ? kKeys * kBytes : 0u);
+  }
+}
+
 TEST(more_shared_buffers_than_a_connection_may_register_are_no_bad_requests) {
   constexpr size_t kBytes = 4096, kBuffers = 300;
   Fixture f;

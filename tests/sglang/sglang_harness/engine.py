@@ -60,8 +60,7 @@ class Engine:
             if case.model:
                 self._build_model()
                 return
-            self.device_pool = _device_pool(case, _kv_slots(case))
-            self.host_pool = _host_pool(case, self.device_pool)
+            self.device_pool, self.host_pool = new_pools(case)
             entries = _side_entries(case)
             entries += side_pools(self.device_pool, self.host_pool) if side_pools is not None else []
             self.side_host_pools = {entry.name.value: entry.host_pool for entry in entries}
@@ -211,6 +210,12 @@ class Engine:
             extra["extra_pools"] = query_transfers(self.case, self.sources)
         handle = CacheRequestHandle(request, self._requests)
         return self.controller.prefetch(handle, RadixKey(array("q", tokens)), None, None, **extra)
+
+
+def new_pools(case: Case) -> tuple[Any, Any]:
+    """The case's device pool and host pool of keys and values, alone."""
+    device_pool = _device_pool(case, _kv_slots(case))
+    return device_pool, _host_pool(case, device_pool)
 
 
 def _ranks(case: Case) -> Any:

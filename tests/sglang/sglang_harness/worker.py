@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -44,7 +45,7 @@ def serve(commands: TextIO, replies: TextIO) -> None:
     for line in commands:
         command = json.loads(line)
         try:
-            verb = {"write": write, "read": read, "load": load, "verify": verify}[command["verb"]]
+            verb = VERBS[command["verb"]]
             answer = verb(Case.from_json(command["case"]), **command.get("more", {}))
         except Exception:
             answer = {"error": traceback.format_exc()}
@@ -108,6 +109,39 @@ def verify(case: Any, stored_pages: dict[str, int]) -> dict[str, Any]:
         nowhere = Path("/nonexistent")
         load = Load(engine, nowhere, nowhere, 0)
         return load.verify({int(number): pages for number, pages in stored_pages.items()})
+
+
+def write_model(case: Any, ranks: list[dict[str, Any]], prompts: list[list[int]]) -> dict[str, Any]:
+    """Each rank of an engine backs its part of the prompts up. `case`: the same model on one rank."""
+    return {"stored_tokens": [[*answers] for answers in _each_rank("write_prompt", case, ranks, prompts)]}
+
+
+def read_model(case: Any, ranks: list[dict[str, Any]], prompts: list[list[int]]) -> dict[str, Any]:
+    """Each rank of an engine loads its part of the prompts; what is wrong, by rank and prompt. `case` as in write_model."""
+    return {"wrong": [[*answers] for answers in _each_rank("read_prompt", case, ranks, prompts)]}
+
+
+def _each_rank(
+    verb: str, model: Any, ranks: list[dict[str, Any]], prompts: list[list[int]]
+) -> Iterator[list[Any]]:
+    from sglang_harness import model_pages
+    from sglang_harness.case import Case
+    from sglang_harness.engine import Engine
+
+    for rank in ranks:
+        with Engine(Case.from_json(rank)) as engine:
+            run = getattr(model_pages, verb)
+            yield [run(engine, model_pages.Prompt(*prompt), model) for prompt in prompts]
+
+
+VERBS = {
+    "write": write,
+    "read": read,
+    "load": load,
+    "verify": verify,
+    "write_model": write_model,
+    "read_model": read_model,
+}
 
 
 def _contents(engine: Any, slots: Any) -> dict[str, Any]:

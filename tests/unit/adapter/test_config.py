@@ -110,7 +110,10 @@ def test_every_option_of_the_client_is_honoured(tmp_path: Path) -> None:
         "location_cache_entries": 16,
         "put_digests": True,
     }
-    own = {"revision", "tag", "kv_dtype", "floor_rate_mib_s", "scheduler_deadline_ms"}
+    own = {
+        *("revision", "tag", "kv_dtype", "floor_rate_mib_s", "scheduler_deadline_ms"),
+        *("byte_order", "layers_per_object"),
+    }
     assert {*given, "token", *own} == set(ADAPTER_OPTIONS)
     client = config_of(masters="a:1", **given).client
     assert {name: getattr(client, name) for name in given} == given

@@ -1,6 +1,4 @@
-"""From SGLang's configuration and pool to identity and shards: what must differ differs, what must
-agree agrees.
-"""
+"""From SGLang's configuration and pool to identity: what must differ differs, what must agree agrees."""
 
 from __future__ import annotations
 
@@ -11,9 +9,9 @@ import pytest
 
 from hicache_adapter import AdapterConfig, ConfigError
 from hicache_adapter.model_facts import ModelFacts, read_model_facts
-from hicache_adapter.page_identity import UnusableRankError, head_split, page_identity, rank_shards
+from hicache_adapter.page_identity import UnusableRankError, page_identity
 from hicache_adapter.rank_coordinates import RankCoordinates
-from kvstore_client import Identity, Shard
+from kvstore_client import Identity
 
 
 class HostPool(SimpleNamespace):
@@ -153,6 +151,40 @@ def test_flat_pages_differ_only_where_their_bytes_do() -> None:
     assert identity(config, pool, flat=True) == identity(config, pool)
 
 
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("layout", ["page_first", "page_first_direct", "page_head", "layer_first"])
+def test_in_the_canonical_order_all_layouts_and_interfaces_share_with_what_lies_in_it_anyway(
+    layout: str, flat: bool
+) -> None:
+    pool = mha_pool(layout=layout)
+    as_it_lies = identity(pool=mha_pool(layout="layer_first"))
+    assert identity(pool=pool, flat=flat, byte_order="canonical") == as_it_lies
+
+
+@pytest.mark.parametrize("layout", ["page_first", "page_first_direct", "layer_first"])
+def test_in_the_canonical_order_all_layouts_of_latent_rows_share(layout: str) -> None:
+    config, pool = sglang_config(is_mla_model=True), mla_pool(layout=layout)
+    as_it_lies = identity(config, mla_pool(layout="page_first_direct"))
+    assert identity(config, pool, byte_order="canonical") == as_it_lies
+
+
+def test_layouts_of_latent_rows_with_the_same_bytes_share_and_others_do_not() -> None:
+    config = sglang_config(is_mla_model=True)
+    layer_first, direct, page_first = (
+        identity(config, mla_pool(layout=layout))
+        for layout in ("layer_first", "page_first_direct", "page_first")
+    )
+    assert layer_first == direct != page_first
+    assert (
+        direct.byte_order == "page_first_direct"
+    )  # as in releases that kept them apart: its pages are still found
+
+
+def test_the_canonical_order_is_refused_where_the_device_orders_a_layer_otherwise() -> None:
+    with pytest.raises(ConfigError, match=r"^byte_order: .*'hnd'.*use byte_order native"):
+        identity(pool=laid_out("hnd"), byte_order="canonical")
+
+
 @pytest.mark.parametrize(
     ("told", "meant"), [("bf16", "bfloat16"), ("fp8_e4m3", "fp8_e4m3"), ("half", "float16")]
 )
@@ -230,75 +262,3 @@ def test_the_device_pool_of_an_older_sglang_knows_its_kind_of_fp8_better(told: s
 
 def test_outside_of_a_server_there_are_no_model_facts() -> None:
     assert read_model_facts().kv_cache_dtype == ""
-
-
-# ---- shards ------------------------------------------------------------------------------------------
-
-
-def keys_of(config: Any, pool: Any) -> set[Shard]:
-    return set(rank_shards(config, pool))
-
-
-@pytest.mark.parametrize("tp_size", [1, 2, 4, 8])
-@pytest.mark.parametrize("pp_size", [1, 2])
-@pytest.mark.parametrize("cp_size", [1, 2])
-@pytest.mark.parametrize("mla", [False, True])
-def test_every_rank_has_its_own_shard_unless_the_cache_is_replicated(
-    tp_size: int, pp_size: int, cp_size: int, mla: bool
-) -> None:
-    seen: dict[tuple[Shard, ...], tuple[int, int, int]] = {}
-    for tp in range(tp_size):
-        for pp in range(pp_size):
-            for cp in range(cp_size):
-                config = sglang_config(
-                    tp_rank=tp,
-                    tp_size=tp_size,
-                    pp_rank=pp,
-                    pp_size=pp_size,
-                    attn_cp_rank=cp,
-                    attn_cp_size=cp_size,
-                    is_mla_model=mla,
-                )
-                pool = (mla_pool if mla else mha_pool)(layer_num=16, start_layer=16 * pp, head_num=1)
-                shards, place = rank_shards(config, pool), (0 if mla else tp, pp, cp)
-                assert seen.setdefault(shards, place) == place
-    assert len(seen) == (1 if mla else tp_size) * pp_size * cp_size
-
-
-def test_dp_replicas_share() -> None:
-    assert rank_shards(sglang_config(dp_rank=0), mha_pool()) == rank_shards(
-        sglang_config(dp_rank=3), mha_pool()
-    )
-
-
-def test_tp_lcm_size_cuts_page_head_into_the_same_groups_for_every_tp_size() -> None:
-    whole = keys_of(sglang_config(tp_lcm_size=8), mha_pool(layout="page_head"))
-    assert len(whole) == 8
-    for tp_size in (1, 2, 4, 8):
-        ranks = [
-            rank_shards(
-                sglang_config(tp_rank=rank, tp_size=tp_size, tp_lcm_size=8),
-                mha_pool(layout="page_head", head_num=8 // tp_size),
-            )
-            for rank in range(tp_size)
-        ]
-        assert [shard.head_group for shards in ranks for shard in shards] == list(range(8))
-        assert set().union(*ranks) == whole
-
-
-def test_tp_lcm_size_has_no_effect_on_other_layouts_or_replicated_caches() -> None:
-    assert head_split(sglang_config(tp_lcm_size=8), mha_pool(layout="page_first")) == 1
-    config = sglang_config(tp_lcm_size=8, is_mla_model=True)
-    assert head_split(config, mla_pool()) == 1
-    assert rank_shards(config, mla_pool()) == rank_shards(sglang_config(is_mla_model=True), mla_pool())
-
-
-def test_heads_that_do_not_come_out_even_are_refused_once_and_clearly() -> None:
-    with pytest.raises(ConfigError, match=r"^tp_lcm_size: .*at most 2"):
-        head_split(sglang_config(tp_size=2, tp_lcm_size=4), mha_pool(layout="page_head", head_num=1))
-
-
-def test_a_config_of_an_old_version_without_the_newer_fields_works() -> None:
-    assert rank_shards(RankCoordinates.of(SimpleNamespace(tp_rank=1, tp_size=2)), mha_pool()) == (
-        Shard(layer_count=32, head_group=1, head_groups=2),
-    )

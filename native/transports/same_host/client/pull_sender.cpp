@@ -22,7 +22,10 @@ PullSender::PullSender(const TransportBatch& batch, std::shared_ptr<const Regist
 
 std::shared_ptr<const RegisteredRange> PullSender::range_of(const TransportBatch& batch,
                                                             const TransportContext& context) {
-  auto range = registered_range_of(batch.memory->piece(batch.entries.front(), 0).iov_base, context);
+  const uint32_t entry = batch.entries.front();
+  // The segment may have to ask the system for each piece: of small ones a copy costs less.
+  if (worth_packing(batch.memory->piece_count(entry), batch.memory->entry_bytes(entry))) return nullptr;
+  auto range = registered_range_of(batch.memory->piece(entry, 0).iov_base, context);
   return range != nullptr && range->fd >= 0 ? range : nullptr;
 }
 
