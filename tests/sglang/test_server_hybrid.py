@@ -7,11 +7,7 @@ from typing import Any
 
 import pytest
 from sglang_harness.server import SGLangServer
-from sglang_harness.tiny_hybrid_models import (
-    make_short_convolution_model,
-    make_sliding_window_model,
-    make_sparse_attention_model,
-)
+from sglang_harness.tiny_hybrid_models import make_short_convolution_model, make_sliding_window_model
 from test_server import (
     NEW_TOKENS,
     PROMPT,
@@ -84,23 +80,6 @@ def test_a_fresh_server_of_a_recurrent_model_continues_from_a_stored_state(tmp_p
         assert '"pool":"mamba"' in second.log_text(), second.log()
         assert warm["output_ids"] == cold["output_ids"]
         assert logprobs(warm) == pytest.approx(logprobs(cold), abs=TOLERANCE)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-def test_a_fresh_server_of_a_sparse_attention_model_chooses_by_stored_index_keys(tmp_path: Path) -> None:
-    model = make_sparse_attention_model(tmp_path / "model")
-    with running_cluster(tmp_path / "store") as store:
-        with SGLangServer("first", model, tmp_path, extra_config(store)) as first:
-            cold = first.generate(PROMPT, NEW_TOKENS)
-            wait_for_backup(first, WHOLE_PAGES_TOKENS)
-        assert cold["meta_info"]["cached_tokens"] == 0
-        with SGLangServer("second", model, tmp_path, extra_config(store)) as second:
-            warm = second.generate(PROMPT, NEW_TOKENS)
-        check_loaded(warm, second)
-        check_same_answer(warm, cold)
-        for server in (first, second):
-            assert '"pool":"indexer"' in server.log_text(), server.log()
 
 
 def logprobs(answer: dict[str, Any]) -> list[float]:

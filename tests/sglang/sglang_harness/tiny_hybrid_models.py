@@ -1,5 +1,5 @@
-"""Models with side pools, small enough for a test: one with a sliding window, one with short convolutions, one with sparse
-attention. Fixed random weights.
+"""Two hybrid models small enough for a test: one with a sliding window, one with short convolutions. Fixed random
+weights.
 """
 
 from pathlib import Path
@@ -104,56 +104,6 @@ def make_short_convolution_model(directory: Path) -> Path:
         else:
             weights.attention(f"{layer}.self_attn", "out_proj")
             weights.ones(f"{layer}.self_attn.q_layernorm", f"{layer}.self_attn.k_layernorm", size=_HEAD_DIM)
-    return write_model(directory, config, weights.tensors)
-
-
-def make_sparse_attention_model(directory: Path) -> Path:
-    """A MiniMax M3 of three layers without experts: the first one looks at everything, the others at the 4 blocks of 16
-    tokens that their index keys choose.
-    """
-    sparse = [0, 1, 1]
-    config = _common_config() | {
-        "architectures": ["MiniMaxM3SparseForCausalLM"],
-        "model_type": "minimax_m2",
-        "num_hidden_layers": len(sparse),
-        "head_dim": _HEAD_DIM,
-        "rotary_dim": _HEAD_DIM,
-        "rope_theta": 10000.0,
-        "dense_intermediate_size": _INTERMEDIATE,
-        "moe_layer_freq": [0] * len(sparse),
-        "num_local_experts": 4,  # asked for, though no layer has any
-        "num_experts_per_tok": 2,
-        "n_shared_experts": 0,
-        "use_qk_norm": True,
-        "qk_norm_type": "per_head",
-        "tie_word_embeddings": False,
-        "sparse_attention_config": {
-            "sparse_attention_freq": sparse,
-            "sparse_disable_index_value": sparse,
-            "sparse_num_index_heads": 2,
-            "sparse_index_dim": _HEAD_DIM,
-            "sparse_block_size": 16,
-            "sparse_init_block": 1,
-            "sparse_local_block": 1,
-            "sparse_topk_blocks": 4,
-        },
-    }
-    weights = _Weights(seed=23)
-    weights.random("model.embed_tokens", VOCABULARY, _HIDDEN)
-    weights.random("lm_head", VOCABULARY, _HIDDEN)
-    weights.ones("model.norm")
-    for number, is_sparse in enumerate(sparse):
-        layer = f"model.layers.{number}"
-        weights.ones(f"{layer}.input_layernorm", f"{layer}.post_attention_layernorm")
-        weights.attention(f"{layer}.self_attn", "o_proj")
-        weights.ones(f"{layer}.self_attn.q_norm", f"{layer}.self_attn.k_norm", size=_HEAD_DIM)
-        if is_sparse:
-            weights.random(f"{layer}.self_attn.index_q_proj", 2 * _HEAD_DIM, _HIDDEN)
-            weights.random(f"{layer}.self_attn.index_k_proj", _HEAD_DIM, _HIDDEN)
-            weights.ones(f"{layer}.self_attn.index_q_norm", f"{layer}.self_attn.index_k_norm", size=_HEAD_DIM)
-        for name in ("gate", "up"):
-            weights.random(f"{layer}.mlp.{name}_proj", _INTERMEDIATE, _HIDDEN)
-        weights.random(f"{layer}.mlp.down_proj", _HIDDEN, _INTERMEDIATE)
     return write_model(directory, config, weights.tensors)
 
 

@@ -6,7 +6,6 @@ schema.
 - host pools: pinning memory needs a CUDA driver, so pools are built with pin_memory=False.
 - copies between the device pool and the host pool: kernels of sgl_kernel, here in torch (`host_copies`).
 - short convolutions: triton kernels, here in torch (`short_convolution`).
-- sparse attention of MiniMax M3: triton kernels, here in torch (`block_choice`).
 - sliding-window attention: a defect of SGLang's CPU attention is mended (`sliding_window`).
 
 `sgl_kernel` itself is a stub in this folder. Nothing of HiCache's storage path is replaced.
@@ -48,7 +47,6 @@ class _Hook(importlib.abc.MetaPathFinder):
             _HOSTED + "memory_pool_host": _complete_pool_module,
             _ATTENTION + "mamba.causal_conv1d": _replace_convolutions,
             _ATTENTION + "torch_native_backend": _translate_window_reads,
-            _ATTENTION + "minimax_sparse_ops.minimax_sparse": _replace_block_choice,
         }
 
     def find_spec(
@@ -91,12 +89,6 @@ def _replace_convolutions(module: ModuleType) -> None:
     import short_convolution
 
     short_convolution.replace_kernels(module)
-
-
-def _replace_block_choice(module: ModuleType) -> None:
-    import block_choice
-
-    block_choice.replace_kernels(module)
 
 
 def _never_pin(pool_class: type) -> None:

@@ -8,10 +8,8 @@ from typing import Any
 __all__ = [
     "transfer_kv_all_layer_lf_pf",
     "transfer_kv_all_layer_lf_ph",
-    "transfer_kv_all_layer_mla_lf_pf",
     "transfer_kv_mamba_lf_pf",
     "transfer_kv_mamba_pf_lf",
-    "transfer_kv_per_layer_mla_pf_lf",
     "transfer_kv_per_layer_pf_lf",
     "transfer_kv_per_layer_ph_lf",
 ]
@@ -55,32 +53,6 @@ def transfer_kv_per_layer_pf_lf(
     """Host (token, layer, head, dim) to one layer of the device pool."""
     dst_k[dst_indices] = src_k[src_indices, layer_id]
     dst_v[dst_indices] = src_v[src_indices, layer_id]
-
-
-def transfer_kv_all_layer_mla_lf_pf(
-    *,
-    src_layers: Any,
-    dst: Any,
-    src_indices: Any,
-    dst_indices: Any,
-    item_size: int,
-    dst_layout_dim: int,
-    num_layers: int,
-    **_: Any,
-) -> None:
-    """Device to host, layout page_first: one row of `item_size` bytes a slot and layer; src_layers are addresses."""
-    base = dst.data_ptr()
-    for layer, source in enumerate(src_layers.tolist()[:num_layers]):
-        for from_slot, to_slot in zip(src_indices.tolist(), dst_indices.tolist(), strict=True):
-            target = base + to_slot * dst_layout_dim + layer * item_size
-            ctypes.memmove(target, source + from_slot * item_size, item_size)
-
-
-def transfer_kv_per_layer_mla_pf_lf(
-    *, src: Any, dst: Any, src_indices: Any, dst_indices: Any, layer_id: int, **_: Any
-) -> None:
-    """Host (slot, layer, ...) to one layer of the device pool."""
-    dst[dst_indices] = src[src_indices, layer_id]
 
 
 def transfer_kv_mamba_lf_pf(
