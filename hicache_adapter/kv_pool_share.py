@@ -31,8 +31,7 @@ def kv_pool_share(
     else:
         identity = page_identity(rank, pool, config, facts, flat_pages=flat_pages)
         share = PoolShare(identity, rank_shards(rank, pool), head_split(rank, pool))
-    stage = pipeline_stage(rank, share.shards[0].layer_start)
-    return share._replace(identity=replace(share.identity, stage=stage))
+    return share._replace(identity=replace(share.identity, stage=pipeline_stage(rank, pool)))
 
 
 def _ancestry(pool: Any) -> list[str]:

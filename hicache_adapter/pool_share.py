@@ -25,14 +25,14 @@ class PoolShare(NamedTuple):
 Identify = Callable[[RankCoordinates, Any, AdapterConfig, ModelFacts], PoolShare]
 
 
-def pipeline_stage(rank: RankCoordinates, first_layer: int, environ: Mapping[str, str] = os.environ) -> str:
+def pipeline_stage(rank: RankCoordinates, pool: Any, environ: Mapping[str, str] = os.environ) -> str:
     """Names the stage where only that tells which of the model's layers a pool holds; else empty.
 
     Pools of hybrid models number their layers from 0 on in each stage, and SGLang doesn't tell a storage backend which
     layers of the model those are. They follow from the stage and from how the layers are dealt out to stages. In the
     first stage both numberings are the same.
     """
-    if rank.pp_rank == 0 or first_layer > 0:
+    if rank.pp_rank == 0 or int(getattr(pool, "start_layer", None) or 0) > 0:
         return ""
     partition = environ.get(_PARTITION_VARIABLE, "").replace(" ", "")
     return f"{rank.pp_rank}/{rank.pp_size}" + (f" of {partition}" if partition else "")

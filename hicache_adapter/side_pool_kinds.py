@@ -110,7 +110,7 @@ def side_pool_share(
         )
     share = identify(rank, pool, config, facts)
     _refuse_what_is_never_written(name, rank, share)
-    stage = pipeline_stage(rank, share.shards[0].layer_start)
+    stage = pipeline_stage(rank, pool)
     return share._replace(identity=replace(share.identity, pool=name, stage=stage))
 
 

@@ -214,6 +214,7 @@ def test_stages_that_number_their_layers_alike_are_told_apart_by_the_stage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pools = [("swa", v4()), ("deepseek_v4_c4", v4()), ("indexer", k_only()), ("indexer", dsa())]
+    pools.append(("indexer", dsa(live=(1, 2))))  # whose first layer has none
     for name, pool in pools:
         stages = [
             share(name, pool, rank(pp_rank=number, pp_size=3)).identity.canonical() for number in range(3)
@@ -241,7 +242,7 @@ def test_kv_pages_of_hybrid_models_are_told_apart_by_the_stage_as_well() -> None
     stages = [kv_share(pool, rank(pp_rank=number, pp_size=2)) for number in range(2)]
     assert [stage.identity.stage for stage in stages] == ["", "1/2"]
     assert kv_share(pool).identity == stages[0].identity
-    assert pipeline_stage(rank(pp_rank=1, pp_size=2), 30) == ""
+    assert pipeline_stage(rank(pp_rank=1, pp_size=2), SimpleNamespace(start_layer=30)) == ""
 
 
 def test_every_pool_of_sglang_0_5_23_has_an_entry() -> None:
