@@ -177,6 +177,7 @@ sglang-venv: $(SGLANG_VENV)/.built $(VENV)/.built ## set up .venv-sglang (about 
 
 # Handed out one by one, the longest first, as a server test takes minutes and most others a second.
 # PYTHONSAFEPATH: the wheel is under test, here and in each process that a test starts, not the sources in this folder.
+# PYTHONDONTWRITEBYTECODE: an image that sets it would have every process compile all of SGLang again, for 15 s of CPU.
 # `long`: the other corners of a matrix and soaks, for a change to the adapter and before a release.
 sglang-test: sglang-venv ## tests against a real SGLang on CPU
 	$(call run-sglang-tests,not long,sglang-test)
@@ -184,7 +185,7 @@ sglang-test: sglang-venv ## tests against a real SGLang on CPU
 sglang-test-long: sglang-venv ## the tests against a real SGLang that take too long for `make test`
 	$(call run-sglang-tests,long,sglang-test-long)
 
-run-sglang-tests = PYTHONSAFEPATH=1 $(call run-pytest,$(SGLANG_VENV)/bin) --dist load --maxschedchunk 1 tests/sglang \
+run-sglang-tests = PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE= $(call run-pytest,$(SGLANG_VENV)/bin) --dist load --maxschedchunk 1 tests/sglang \
   -m "$1" --durations 10 --junitxml $(RESULTS)/$2.xml $(ARGS)
 
 # ---- benchmarks -------------------------------------------------------------------------------------------------------

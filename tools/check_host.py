@@ -2,8 +2,9 @@
 
 usage: check_host.py [--sglang | --mooncake]
 
-`--sglang` also checks for the OpenSSL headers: SGLang compiles its hash extension when it first runs. `--mooncake` also checks
-for libibverbs, which the benchmark's peer links against. Those two are installed on the spot by root on Debian.
+`--sglang` also checks for the OpenSSL headers: SGLang compiles its hash extension when it first runs. Both also check for
+libibverbs and libnuma, which Mooncake's engine links against: the benchmark's peer, and what carries pages between a prefill
+and a decode server. They are installed on the spot by root on Debian.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ def main() -> int:
     if not missing and "--sglang" in sys.argv[1:]:
         header = "#include <openssl/sha.h>"
         missing = package_lacks("libssl-dev", "OpenSSL's headers are", lambda: compiles(header))
-    if not missing and "--mooncake" in sys.argv[1:]:
+    if not missing and {"--sglang", "--mooncake"} & set(sys.argv[1:]):
         missing = package_lacks("libibverbs1", "libibverbs is", lambda: loads("libibverbs.so.1"))
+        missing += package_lacks("libnuma1", "libnuma is", lambda: loads("libnuma.so.1"))
     for line in missing:
         print(f"error: {line}", file=sys.stderr)
     return 1 if missing else 0

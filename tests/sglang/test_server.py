@@ -35,7 +35,9 @@ def test_a_fresh_server_answers_from_pages_of_another_and_a_restarted_master_los
         }
 
         def ask(name: str, stored_tokens: int) -> tuple[dict[str, Any], SGLangServer]:
-            with SGLangServer(name, model, tmp_path, extra_config) as server:
+            with SGLangServer(
+                name, model, tmp_path, extra_config, new_interpreters=name == "first"
+            ) as server:
                 answer = server.generate(PROMPT, NEW_TOKENS)
                 wait_for_backup(server, stored_tokens)
             return answer, server

@@ -1,24 +1,35 @@
 """A whole SGLang server (`sglang.launch_server`) on a CPU."""
 
-import contextlib
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
-HARNESS_PARENT = Path(__file__).resolve().parent.parent
+from sglang_harness.zygote import Launch, ServerProcess, environment_of, spawn_server, the_zygote
+
 START_TIMEOUT_S = 420.0  # a shared two-core machine imports for a long time
 STOP_TIMEOUT_S = 30.0
 FLUSH_TIMEOUT_S = 30.0
 CLEAR_TIMEOUT_S = 30.0
+ADMIN_TIMEOUT_S = 60.0
 REQUEST_TIMEOUT_S = 120.0  # the first one compiles SGLang's hash extension
+ADMIN_KEY = "admin key of the tests"
+
+
+def kvstore_config(masters: str, **options: Any) -> dict[str, Any]:
+    """The extra config of a server whose storage this store is. `options`: the adapter's, or SGLang's."""
+    return {
+        "backend_name": "kvstore",
+        "module_path": "hicache_adapter",
+        "class_name": "KVStoreHiCache",
+        "interface_v1": 1,
+        "prefetch_threshold": 16,
+        "masters": masters,
+    } | options
 
 
 class SGLangServer:
@@ -29,12 +40,18 @@ class SGLangServer:
         name: str,
         model: Path,
         log_dir: Path,
-        extra_config: dict[str, Any],
+        extra_config: dict[str, Any] | None,
         *,
         tp_size: int = 1,
         settings: dict[str, Any] | None = None,
+        environment: dict[str, str] | None = None,
+        new_interpreters: bool = False,
     ) -> None:
-        """`settings`: options of SGLang's, without the dashes, beside or instead of the usual ones."""
+        """`extra_config`: of the storage; None: it starts without one, to be attached later.
+        `settings`: options of SGLang's, without the dashes, beside or instead of the usual ones; True is a switch, None
+        leaves one out. `environment`: variables of SGLang's. `new_interpreters`: started as users do, and not forked from a
+        process that has imported SGLang already.
+        """
         self.name = name
         self.port = _free_port()
         self.log_path = log_dir / f"{name}.log"
@@ -42,28 +59,13 @@ class SGLangServer:
         self._extra_config = extra_config
         self._tp_size = tp_size
         self._settings = settings or {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._environment = environment or {}
+        self._new_interpreters = new_interpreters
+        self._process: ServerProcess | None = None
 
     def __enter__(self) -> "SGLangServer":
-        shims = HARNESS_PARENT / "shims"
-        env = os.environ | {
-            "SGLANG_USE_CPU_ENGINE": "1",
-            "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(shims),
-        }
-        if self._tp_size > 1:
-            env |= {"SGLANG_CPU_OMP_THREADS_BIND": _cores_of_ranks(self._tp_size), "GLOO_SOCKET_IFNAME": "lo"}
-        with self.log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "sglang.launch_server", *self._flags()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=env,
-                cwd=self.log_path.parent,
-                start_new_session=True,  # its schedulers end with it
-            )
+        launch = Launch(self._flags(), environment_of(self._tp_size, self._environment), str(self.log_path))
+        self._process = spawn_server(launch) if self._new_interpreters else the_zygote().launch(launch)
         try:
             self._wait_until_it_answers()
         except BaseException:
@@ -75,7 +77,7 @@ class SGLangServer:
         self.stop()
 
     def _flags(self) -> list[str]:
-        settings = {
+        settings: dict[str, Any] = {
             "model-path": self._model,
             "served-model-name": "acme/tiny",
             "device": "cpu",
@@ -85,47 +87,51 @@ class SGLangServer:
             "max-total-tokens": 4096,
             "host": "127.0.0.1",
             "port": self.port,
+            "admin-api-key": ADMIN_KEY,
+            "enable-hierarchical-cache": True,
             "hicache-ratio": 2,
             "hicache-mem-layout": "page_first",
             "hicache-io-backend": "kernel",
             "hicache-write-policy": "write_through",
             "hicache-storage-prefetch-policy": "wait_complete",
-            "hicache-storage-backend": "dynamic",
-            "hicache-storage-backend-extra-config": json.dumps(self._extra_config),
             "tp-size": self._tp_size,
-        } | self._settings
-        switches = [
-            "--enable-hierarchical-cache",
-            "--disable-overlap-schedule",
-            "--skip-server-warmup",
-            "--enable-cache-report",
-            "--enable-metrics",
-            "--sleep-on-idle",
-        ]
-        return switches + [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+            "disable-overlap-schedule": True,
+            "skip-server-warmup": True,
+            "enable-cache-report": True,
+            "enable-metrics": True,
+            "sleep-on-idle": True,
+        }
+        if self._extra_config is not None:
+            settings["hicache-storage-backend"] = "dynamic"
+            settings["hicache-storage-backend-extra-config"] = json.dumps(self._extra_config)
+        flags: list[str] = []
+        for name, value in (settings | self._settings).items():
+            if value is not None:
+                flags += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        return flags
 
     def _wait_until_it_answers(self) -> None:
         assert self._process is not None
         ends_at = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < ends_at:
-            if self._process.poll() is not None:
-                raise AssertionError(
-                    f"server {self.name} ended with {self._process.returncode}\n{self.log()}"
-                )
+            if self._process.has_ended():
+                raise AssertionError(f"server {self.name} has ended\n{self.log()}")
             try:
                 self._request("/model_info", timeout_s=2)
                 return
             except (urllib.error.URLError, OSError):
-                time.sleep(0.25)
+                self._process.has_ended(within_s=0.1)
         raise AssertionError(f"server {self.name} does not answer after {START_TIMEOUT_S} s\n{self.log()}")
 
-    def generate(self, prompt: list[int], new_tokens: int, top_logprobs: int = 0) -> dict[str, Any]:
+    def generate(
+        self, prompt: list[int], new_tokens: int, top_logprobs: int = 0, **more: Any
+    ) -> dict[str, Any]:
         """Greedy tokens for the prompt, with log-probabilities (`top_logprobs`: also of so many best tokens at
-        each place) and cache report.
+        each place) and cache report. `more`: further fields of the request.
         """
         sampling = {"temperature": 0, "max_new_tokens": new_tokens, "ignore_eos": True}
         body = {"input_ids": prompt, "sampling_params": sampling, "return_logprob": True}
-        body["top_logprobs_num"] = top_logprobs
+        body |= {"top_logprobs_num": top_logprobs, **more}
         try:
             answer: dict[str, Any] = json.loads(self._request("/generate", body, REQUEST_TIMEOUT_S))
         except (urllib.error.URLError, OSError) as error:
@@ -160,14 +166,53 @@ class SGLangServer:
         """Empties the storage."""
         self._request("/hicache/storage-backend/clear", {}, CLEAR_TIMEOUT_S)
 
+    def attach_storage(
+        self, extra_config: dict[str, Any], prefetch_policy: str = "wait_complete", **more: str
+    ) -> None:
+        """Attaches the storage to the running server, with these policies. `more`: further fields of the request.
+        StorageRefusedError when it won't.
+        """
+        self._storage_request(
+            "PUT",
+            {
+                "hicache_storage_backend": "dynamic",
+                "hicache_storage_backend_extra_config_json": json.dumps(extra_config),
+                "hicache_storage_prefetch_policy": prefetch_policy,
+                **more,
+            },
+        )
+
+    def detach_storage(self) -> None:
+        """Detaches it again. StorageRefusedError when it won't."""
+        self._storage_request("DELETE")
+
+    def attached_storage(self) -> dict[str, Any]:
+        """What is attached, and with which policies."""
+        attached: dict[str, Any] = json.loads(self._storage_request("GET"))
+        return attached
+
+    def _storage_request(self, method: str, body: dict[str, Any] | None = None) -> bytes:
+        try:
+            return self._request("/hicache/storage-backend", body, ADMIN_TIMEOUT_S, method)
+        except urllib.error.HTTPError as error:
+            raise StorageRefusedError(f"{error.code}: {error.read().decode()}") from error
+
     def metrics(self) -> str:
         """The text of /metrics."""
         return self._request("/metrics", timeout_s=10).decode()
 
-    def _request(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = 10.0) -> bytes:
+    def _request(
+        self,
+        path: str,
+        body: dict[str, Any] | None = None,
+        timeout_s: float = 10.0,
+        method: str | None = None,
+    ) -> bytes:
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=data, headers=headers)
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {ADMIN_KEY}"}
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}", data=data, headers=headers, method=method
+        )
         with urllib.request.urlopen(request, timeout=timeout_s) as response:
             answer: bytes = response.read()
             return answer
@@ -180,30 +225,29 @@ class SGLangServer:
         """All of it."""
         return self.log_path.read_text(errors="replace")
 
+    def is_alive(self) -> bool:
+        """Whether its first process runs; that one ends when a scheduler dies."""
+        return self._process is not None and not self._process.has_ended()
+
     def stop(self) -> None:
-        """SIGTERM to the server's own session, then SIGKILL to what is left of it. Idempotent."""
+        """SIGTERM to the server's own process group, then SIGKILL to what is left of it. Idempotent."""
         if self._process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(STOP_TIMEOUT_S)
+        self._process.signal_group(signal.SIGTERM)
+        self._process.has_ended(STOP_TIMEOUT_S)
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to the server's own session. Idempotent."""
+        """SIGKILL to the server's own process group. Idempotent."""
         if self._process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(STOP_TIMEOUT_S)
+        self._process.signal_group(signal.SIGKILL)
+        assert self._process.has_ended(STOP_TIMEOUT_S), f"server {self.name} does not end"
         self._process = None
 
 
-def _cores_of_ranks(ranks: int) -> str:
-    """A core for each rank, of those that this process may use: without it SGLang wants a NUMA node a rank."""
-    cores = sorted(os.sched_getaffinity(0))
-    return "|".join(str(cores[rank % len(cores)]) for rank in range(ranks))
+class StorageRefusedError(Exception):
+    """SGLang has refused to attach or detach the storage: status and reason."""
 
 
 def _free_port() -> int:
