@@ -29,6 +29,7 @@ from hicache_adapter.recorder import Recorder
 from hicache_adapter.sglang_types import (
     KV_POOL,
     STATE_POOL,
+    anchor_pool,
     new_storage_metrics,
     pool_name,
     pool_transfer_result,
@@ -80,7 +81,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """Learns where the pages lie and what they are. ConfigError when that can't be told."""
-        self.mem_pool_host = mem_pool_host
+        self.mem_pool_host = mem_pool_host = anchor_pool(mem_pool_host)
         self._stores, self._refusal = {}, None
         if getattr(mem_pool_host, "kv_buffer", None) is None:
             self._refuse(

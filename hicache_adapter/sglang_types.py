@@ -48,6 +48,12 @@ def _type_of(module_names: tuple[str, ...], name: str) -> Any:
     return None
 
 
+def anchor_pool(host_pool: Any) -> Any:
+    """The pool of the KV pages. Some hybrid controllers (0.5.13) register the group of all pools in its place."""
+    anchor = getattr(host_pool, "anchor_entry", None)
+    return host_pool if anchor is None else anchor.host_pool
+
+
 def pool_name(name: Any) -> str:
     """A pool's name as plain text: SGLang passes an enum whose members grow with every release."""
     return str(getattr(name, "value", name))

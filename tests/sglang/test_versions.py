@@ -120,6 +120,18 @@ def test_pages_come_back_byte_equal_in_another_process_of_the_version(
 
 
 @pytest.mark.parametrize("kind", ["mha", "mla"])
+def test_the_hybrid_controller_of_the_version_brings_pages_back_too(
+    pair: Pair, store: Cluster, version: Version, kind: str
+) -> None:
+    case = case_for(store, f"{version.number}-hybrid-{kind}", kind=kind, controller="hybrid")
+    if version.side_pools:
+        check_round_trip(*pair, case)
+    else:
+        with pytest.raises(AssertionError, match=r"No module named 'sglang\.srt\.mem_cache\.hybrid_cache'"):
+            pair[0].write(case)
+
+
+@pytest.mark.parametrize("kind", ["mha", "mla"])
 def test_engines_of_the_version_and_of_the_newest_answer_from_each_others_pages(
     pair: Pair, newest_pair: Pair, store: Cluster, version: Version, kind: str
 ) -> None:

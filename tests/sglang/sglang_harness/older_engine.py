@@ -92,7 +92,7 @@ class OlderEngine:
         if "host_indices" in inspect.signature(self.controller.prefetch).parameters:
             return self._prefetch_into(tokens, timeout_s)
         controller = self.controller
-        operation = controller.prefetch("request", tokens)
+        operation = controller.prefetch(self._request(), tokens)
         if controller.prefetch_hit_queue.get(timeout=timeout_s) is not operation:
             raise AssertionError("another request's hit came back")
         hit = operation.storage_hit_count
@@ -110,6 +110,14 @@ class OlderEngine:
                     return got
         got.completed_tokens = self._completed(operation, timeout_s)
         return got
+
+    def _request(self) -> Any:
+        """What names a request: a text, or since 0.5.20 for the hybrid controller a handle."""
+        if "handle" not in inspect.signature(self.controller.prefetch).parameters:
+            return "request"
+        from sglang.srt.mem_cache.base_prefix_cache import CacheRequestHandle
+
+        return CacheRequestHandle("request", 1)
 
     def _prefetch_into(self, tokens: list[int], timeout_s: float) -> Prefetched:
         """Up to 0.5.13: into pages that are there before anything is known. A miss names the request in a queue."""
@@ -218,9 +226,10 @@ def _host_pool(case: Case, device_pool: Any) -> Any:
     return build(device_pool, 1.5, 0, case.page_size, case.layout, pin_memory=False, device="cpu")
 
 
-def _host_pool_module(kind: str) -> Any:
+def _host_pool_module(name: str) -> Any:
+    """One file up to 0.5.13, then taken apart bit by bit."""
     try:
-        return importlib.import_module(f"sglang.srt.mem_cache.pool_host.{kind}")
+        return importlib.import_module(f"sglang.srt.mem_cache.pool_host.{name}")
     except ModuleNotFoundError:
         return importlib.import_module("sglang.srt.mem_cache.memory_pool_host")
 
@@ -242,8 +251,30 @@ def _controller(case: Case, device_pool: Any, host_pool: Any) -> Any:
         "storage_backend_extra_config": case.extra_config,
         "enable_storage_metrics": case.metrics,
     }
-    known = inspect.signature(HiCacheController).parameters
-    return HiCacheController(**{name: value for name, value in arguments.items() if name in known})
+    build: Any = HiCacheController
+    if case.controller == "hybrid":
+        from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import HybridCacheController
+
+        build = HybridCacheController
+        arguments["mem_pool_host"] = _group_of_one(case, device_pool, host_pool)
+        arguments |= {"transfer_layer_num": case.layers, "transfer_layer_id_max": case.layers}
+    known = inspect.signature(build).parameters
+    return build(**{name: value for name, value in arguments.items() if name in known})
+
+
+def _group_of_one(case: Case, device_pool: Any, host_pool: Any) -> Any:
+    """What the hybrid controller takes: the KV pool and no other."""
+    from sglang.srt.mem_cache.hicache_storage import PoolName
+
+    pools = _host_pool_module("group")
+    entry = pools.PoolEntry(
+        name=PoolName.KV,
+        host_pool=host_pool,
+        device_pool=device_pool,
+        layer_mapper=lambda layer: layer if 0 <= layer < case.layers else None,
+        is_primary_index_anchor=True,
+    )
+    return pools.HostPoolGroup([entry])
 
 
 def _allocator(case: Case, device_pool: Any) -> Any:

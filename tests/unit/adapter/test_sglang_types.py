@@ -113,6 +113,13 @@ def test_a_hit_has_the_fields_that_the_versions_result_has(
         )
 
 
+def test_of_a_group_of_pools_the_one_with_the_kv_pages_is_taken() -> None:
+    pool = SimpleNamespace(layout="page_first")
+    group = SimpleNamespace(layout="page_first", anchor_entry=SimpleNamespace(host_pool=pool))
+    assert sglang_types.anchor_pool(group) is pool
+    assert sglang_types.anchor_pool(pool) is pool
+
+
 def test_metrics_are_kept_where_sglang_does_not_say_whether_they_are_on() -> None:
     old = SimpleNamespace(tp_rank=0, tp_size=1, is_mla_model=False, model_name="m", extra_config={})
     assert RankCoordinates.of(old).enable_storage_metrics
