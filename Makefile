@@ -92,6 +92,11 @@ $(SGLANG_VENV)/.deps: tests/sglang/requirements.txt tools/check_host.py
 	$(SGLANG_VENV)/bin/python $(PIP) --no-deps --no-compile -r tests/sglang/requirements.txt
 	touch $@
 
+# Older versions of SGLang alone, from their own wheels: the rest is the environment's.
+$(SGLANG_VENV)/versions/.installed: tests/sglang/versions.toml tools/sglang_versions.py $(SGLANG_VENV)/.deps
+	$(SGLANG_VENV)/bin/python tools/sglang_versions.py install $(SGLANG_VENV)/versions
+	touch $@
+
 $(SGLANG_VENV)/.built: $(SGLANG_VENV)/.deps build/wheel/.built
 	$(SGLANG_VENV)/bin/python $(PIP) --no-deps --force-reinstall build/wheel/*.whl
 	touch $@
@@ -171,9 +176,9 @@ fuzz: $(VENV)/.built ## libFuzzer (clang++) and hypothesis on all that takes byt
 packaging-test: $(VENV)/.built ## sdist, wheel and bare-install tests
 	$(BIN)/pytest tests/packaging --quiet --junitxml $(RESULTS)/packaging-test.xml $(ARGS)
 
-sglang-packages: $(SGLANG_VENV)/.deps
+sglang-packages: $(SGLANG_VENV)/versions/.installed
 
-sglang-venv: $(SGLANG_VENV)/.built $(VENV)/.built ## set up .venv-sglang (about 3 GB), run nothing
+sglang-venv: $(SGLANG_VENV)/.built $(SGLANG_VENV)/versions/.installed $(VENV)/.built ## set up .venv-sglang (about 3 GB), run nothing
 
 # Handed out one by one, the longest first, as a server test takes minutes and most others a second.
 # PYTHONSAFEPATH: the wheel is under test, here and in each process that a test starts, not the sources in this folder.

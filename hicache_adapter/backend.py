@@ -31,6 +31,7 @@ from hicache_adapter.rank_coordinates import RankCoordinates
 from hicache_adapter.recorder import Recorder
 from hicache_adapter.sglang_types import (
     KV_POOL,
+    anchor_pool,
     new_storage_metrics,
     pool_name,
     pool_transfer_result,
@@ -91,7 +92,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """Learns where the pages lie and what they are. ConfigError when that can't be told."""
-        self.mem_pool_host = mem_pool_host
+        self.mem_pool_host = mem_pool_host = anchor_pool(mem_pool_host)
         self._stores, self._refusal = {}, None
         self._kv_in_side_pools = lies_in_side_pools(mem_pool_host)
         if self._kv_in_side_pools:

@@ -24,11 +24,13 @@ class RankCoordinates(NamedTuple):
     @classmethod
     def of(cls, storage_config: Any) -> "RankCoordinates":
         """What SGLang's configuration says."""
-        said = {}
+        said: dict[str, Any] = {}
         for name, default in cls._field_defaults.items():
             value = getattr(storage_config, name, None)
             if value is not None:
                 said[name] = type(default)(value)
+        if not hasattr(storage_config, "enable_storage_metrics"):
+            said["enable_storage_metrics"] = True  # 0.5.9 and older don't say, and ask only where they are on
         return cls(**said)
 
     def __str__(self) -> str:

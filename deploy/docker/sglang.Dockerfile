@@ -1,9 +1,9 @@
 # syntax=docker/dockerfile:1
 # SGLang with kvstore's base install (client and adapter: no dependencies, so nothing of the engine's changes):
-#   docker build -f deploy/docker/sglang.Dockerfile --build-arg SGLANG_IMAGE=lmsysorg/sglang:v0.5.6 -t sglang-kvstore:v0.5.6 .
+#   docker build -f deploy/docker/sglang.Dockerfile --build-arg SGLANG_IMAGE=lmsysorg/sglang:v0.5.23 -t sglang-kvstore:v0.5.23 .
 # The wheel is built in the same image, so that it fits its Python.
 
-ARG SGLANG_IMAGE=lmsysorg/sglang:v0.5.6
+ARG SGLANG_IMAGE=lmsysorg/sglang:v0.5.23
 FROM ${SGLANG_IMAGE} AS builder
 WORKDIR /src
 COPY pyproject.toml CMakeLists.txt README.md LICENSE ./

@@ -13,6 +13,9 @@ import pytest
 HERE = Path(__file__).resolve().parent
 USUAL_TIMEOUT_S = 900
 sys.path[:0] = [str(HERE), str(HERE / "shims")]
+sys.path.append(
+    str(HERE.parents[1] / "tools")
+)  # the checkout itself stays out: the installed packages are tested
 
 import cpu_shims  # noqa: E402
 

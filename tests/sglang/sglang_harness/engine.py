@@ -9,7 +9,6 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -19,23 +18,12 @@ from sglang.srt.runtime_context import get_context, get_parallel
 
 from sglang_harness.case import Case
 from sglang_harness.pool_pages import fill_pages, page_bytes, raw_bytes, wipe_pool
+from sglang_harness.prefetched import Prefetched
 
 GROUP_TIMEOUT_S = 30.0  # a rank that waits longer for another one fails
 
 # SGLang leaves 10 GiB of host memory free for a real engine; these pools have a few MiB.
 pool_host_base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0
-
-
-@dataclass
-class Prefetched:
-    """What a prefetch brought."""
-
-    hit_tokens: int
-    completed_tokens: int
-    host_indices: Any  # None when nothing was worth loading
-    restorable: list[int] = field(default_factory=list)  # prefixes, in pages
-    side_indices: dict[str, Any] = field(default_factory=dict)  # by pool, where pages were loaded to
-    side_pages: dict[str, int] = field(default_factory=dict)  # by pool, how many SGLang counts as loaded
 
 
 class Engine:

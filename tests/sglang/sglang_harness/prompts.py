@@ -1,12 +1,17 @@
 """Backs a whole prompt up, node by node as SGLang's tree does, and loads it again."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sglang_harness.engine import Engine, Prefetched
 from sglang_harness.pool_pages import fill_pages, page_bytes
+from sglang_harness.prefetched import Prefetched
+
+if TYPE_CHECKING:
+    from sglang_harness.engine import Engine
 
 
 @dataclass

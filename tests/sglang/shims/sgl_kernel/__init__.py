@@ -2,9 +2,13 @@
 torch path.
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+
+# Looked up, and never called on a CPU, when SGLang up to 0.5.9 makes its groups.
+allreduce = SimpleNamespace()
 
 # Looked up when the linear-attention modules are imported. They have no implementation: calling one raises, and SGLang
 # still sees a CPU without native kernels.
