@@ -9,7 +9,6 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -218,9 +217,6 @@ def test_storage_metrics_are_of_the_versions_own_type(pair: Pair, store: Cluster
     assert seen == {"is_storage_metrics": True, "backup_pgs": [PAGES], "prefetch_pgs": [PAGES]}
 
 
-@pytest.mark.skipif(
-    find_spec("hicache_adapter.hash_seeding") is None, reason="this adapter has no such guard"
-)
 def test_nothing_is_stored_or_found_with_lora_where_adapters_share_page_hashes(
     pair: Pair, store: Cluster, version: Version
 ) -> None:
