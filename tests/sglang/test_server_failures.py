@@ -8,7 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sglang_harness.live import Answer, LiveServer, check_close, loaded_tokens, new_prompt
+from sglang_harness.live import (
+    CLEAR_TOKENS_MIN,
+    Answer,
+    LiveServer,
+    check_close,
+    clear_tokens,
+    loaded_tokens,
+    new_prompt,
+)
 from sglang_harness.server import SGLangServer, kvstore_config
 from sglang_harness.tiny_model import make_tiny_model
 
@@ -61,8 +69,14 @@ def test_no_answer_is_wrong_and_no_thread_dies_when_calls_into_the_store_fail_an
     dice = random.Random(seed)
     assert "HiCache storage test injector enabled" in live.server.log_text()
 
-    prompts = [new_prompt(tokens, 200 + number) for number, tokens in enumerate(PROMPT_TOKENS * 2)]
-    cold = [live.ask_anew(prompt, from_storage=0, top_logprobs=2) for prompt in prompts]
+    prompts: list[list[int]] = []
+    cold: list[Answer] = []
+    while len(prompts) < 2 * len(PROMPT_TOKENS):
+        prompt = new_prompt(PROMPT_TOKENS[len(prompts) % len(PROMPT_TOKENS)])
+        answer = live.ask_anew(prompt, from_storage=0, top_logprobs=2)
+        if clear_tokens(answer) >= CLEAR_TOKENS_MIN:
+            prompts.append(prompt)
+            cold.append(answer)
 
     def ask(number: int) -> Answer:
         return live.ask(prompts[number], top_logprobs=2)
