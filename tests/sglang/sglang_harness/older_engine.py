@@ -29,6 +29,7 @@ class OlderEngine:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.side_host_pools: dict[str, Any] = {}
+        self.sources: dict[str, str] = {}
         self._stack = ExitStack()
         try:
             _ranks(self._stack, case)

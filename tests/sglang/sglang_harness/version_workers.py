@@ -8,10 +8,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
-from sglang_harness.case import Case
-from sglang_harness.worker_process import CALL_TIMEOUT_S, HARNESS_PARENT, START_TIMEOUT_S
+from sglang_harness.worker_process import HARNESS_PARENT
+from sglang_harness.worker_talk import START_TIMEOUT_S, WorkerTalk
 
 POLL_S = 0.05
 
@@ -71,41 +70,18 @@ class ForkServer:
             time.sleep(POLL_S)
 
 
-class VersionWorker:
+class VersionWorker(WorkerTalk):
     """A worker; every answer has a deadline."""
 
     def __init__(
         self, connection: socket.socket, name: str, version: str, overlay: Path | None, log_dir: Path
     ) -> None:
-        self.name = name
-        self.log_path = log_dir / f"{name}.log"
+        super().__init__(name, log_dir / f"{name}.log")
         self._connection = connection
-        self._buffer = b""
         where = None if overlay is None else str(overlay)
-        self._send({"version": version, "overlay": where, "log": str(self.log_path)})
-        assert json.loads(self._read_line(START_TIMEOUT_S)) == {"ready": True}
-
-    def write(self, case: Case) -> dict[str, Any]:
-        """Backs the case's pages up."""
-        return self.call("write", case)
-
-    def read(self, case: Case) -> dict[str, Any]:
-        """Prefetches the case's pages."""
-        return self.call("read", case)
-
-    def call(
-        self, verb: str, case: Case, timeout_s: float = CALL_TIMEOUT_S, **more: object
-    ) -> dict[str, Any]:
-        """One command, one answer; AssertionError with the worker's log when it fails."""
-        self._send({"verb": verb, "case": case.to_json(), "more": more})
-        answer: dict[str, Any] = json.loads(self._read_line(timeout_s))
-        if "error" in answer:
-            raise AssertionError(f"worker {self.name}: {answer['error']}\n{self.log_tail()}")
-        return answer
-
-    def log_tail(self, lines: int = 40) -> str:
-        """The end of the worker's log."""
-        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+        order = {"version": version, "overlay": where, "log": str(self.log_path)}
+        self._send(json.dumps(order).encode() + b"\n")
+        self.wait_ready()
 
     def stop(self, timeout_s: float = 15.0) -> bool:
         """Ends the worker as a server ends, and waits; whether it ended in time."""
@@ -116,16 +92,8 @@ class VersionWorker:
         self._connection.close()
         return bool(ready)
 
-    def _send(self, message: dict[str, Any]) -> None:
-        self._connection.sendall(json.dumps(message).encode() + b"\n")
+    def _send(self, line: bytes) -> None:
+        self._connection.sendall(line)
 
-    def _read_line(self, timeout_s: float) -> bytes:
-        while b"\n" not in self._buffer:
-            ready, _, _ = select.select([self._connection], [], [], timeout_s)
-            data = self._connection.recv(1 << 20) if ready else b""
-            if not data:
-                why = "ended" if ready else f"gave no answer in {timeout_s} s"
-                raise AssertionError(f"worker {self.name} {why}\n{self.log_tail()}")
-            self._buffer += data
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
+    def _answers_fd(self) -> int:
+        return self._connection.fileno()
