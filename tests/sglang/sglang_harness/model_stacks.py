@@ -48,6 +48,7 @@ def build_model_stack(case: Case, stack: ExitStack) -> ModelStack:
     }
     if case.draft_model:
         said["speculative_draft_model_path"] = case.draft_model
+        said["speculative_draft_model_revision"] = "1"  # there is nothing to tell it by
     stack.enter_context(get_context().override_server_args(**said))
     # Layers split over CP ranks are sent round in this group; no layer is read here.
     group = SimpleNamespace(world_size=case.cp_size, pynccl_comm=None)
