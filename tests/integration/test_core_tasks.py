@@ -34,6 +34,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 MASTER = {
     "committer",
+    "directory-data-path-probes",
     "directory-tick",
     "directory-store-watch",
     "directory-store-upkeep",
@@ -72,6 +73,8 @@ MADE_OUTSIDE = {
     ("common/names.py", "look_up_patiently"): "awaited",
     ("common/starting.py", "finish_unless"): "awaited",
     ("master/server.py", "run"): "awaited",
+    ("master/data_path_probe.py", "_begin_probes"): "whatever ends one is the probe's answer",
+    ("master/ha/fresh_reads.py", "caught_up"): "awaited by the reads that it is for",
     ("master/ha/replica.py", "_within_tenure"): "awaited",
     ("master/ha/follower.py", "_follow"): "awaited",
     ("master/metadata/etcd_election.py", "campaign"): "the lease's renewal: its end is the end of the tenure",

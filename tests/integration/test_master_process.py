@@ -224,4 +224,4 @@ def test_a_start_with_too_few_descriptors_names_the_limit_and_no_port(tmp_path: 
     few = ["bash", "-c", 'ulimit -n 16; exec "$@"', "bash", *master, *ports]
     done = subprocess.run(few, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert "raise the limit of open files" in done.stderr and "another port" not in done.stderr
+    assert "raise the hard limit (ulimit -Hn" in done.stderr and "another port" not in done.stderr

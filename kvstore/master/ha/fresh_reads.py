@@ -15,7 +15,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from kvstore.common.errors import StoreError
 from kvstore.common.logs import log_throttled
 from kvstore.master.metrics import MasterMetrics
 
@@ -72,7 +71,7 @@ class FreshReads:
             if not self.worth_asking:
                 return False
             await asyncio.wait_for(self._ask(), CAUGHT_UP_WITHIN_S)
-        except (asyncio.TimeoutError, StoreError) as error:
+        except Exception as error:  # a bug too: no read may hang on it
             self._silent_until = time.monotonic() + SILENT_S
             self._metrics.unconfirmed_misses.inc()
             why = str(error) or f"not caught up within {CAUGHT_UP_WITHIN_S:g} s"
