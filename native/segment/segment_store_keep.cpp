@@ -33,16 +33,18 @@ void SegmentStore::keep_some(const KeyBlock& block, const std::vector<Fingerprin
     if (slot == kNoSlot) continue;
     statuses[i] = code(Status::kOk);
     if (wish.intent != wire::Intent::kRetain || objects_.is_retained(slot)) continue;
-    if (objects_.taken_bytes(slot) <= room_bytes) {
+    if (objects_.taken_bytes(slot) <= room_bytes)
       room_bytes -= objects_.taken_bytes(slot);
-    } else {
+    else
       statuses[i] = code(Status::kNoSpace);
-      objects_.refuse_retention(slot);
-    }
   }
-  for (uint32_t i = end; i-- > first;)
-    if (statuses[i] == code(Status::kOk) && !objects_.keep(slots[i - first], wish, now))
+  for (uint32_t i = end; i-- > first;) {
+    if (slots[i - first] == kNoSlot) continue;
+    if (statuses[i] == code(Status::kNoSpace))
+      objects_.refuse_retention(slots[i - first]);
+    else if (!objects_.keep(slots[i - first], wish, now))
       statuses[i] = code(Status::kNoSpace);
+  }
 }
 
 SegmentStore::Statuses SegmentStore::keep(const KeyBlock& block, const wire::KeepWish& wish) {

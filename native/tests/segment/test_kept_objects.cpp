@@ -103,6 +103,17 @@ TEST(of_a_chain_that_does_not_fit_the_budget_the_head_is_retained) {
   CHECK(store.keep(Keys({chain.begin(), chain.begin() + 16}).block(), kRetain) == all(Status::kOk, 16));
 }
 
+TEST(of_a_chain_that_is_over_the_budget_the_tail_goes_first) {
+  SegmentStoreOptions weighing = options(0, 0);
+  weighing.eviction_policy = "interval";
+  SegmentStore store(weighing);
+  const auto chain = names("wanted ", 40);
+  put_all(store, chain);
+  CHECK(store.keep(Keys(chain).block(), kRetain) == all(Status::kNoSpace, 40));
+  store.evict_bytes(20 * kLength);
+  CHECK_EQ(left_of(store, {chain.begin(), chain.begin() + 20}), 20);
+}
+
 TEST(a_namespace_that_retains_everything_keeps_no_other_out) {
   SegmentStore store(options(0.5, 0.5));
   const auto greedy = names("greedy ", 120), modest = names("modest ", 30);
