@@ -155,7 +155,7 @@ class SegmentStore:
         """Gauges: capacity_bytes, used_bytes, object_count, pinned_bytes, retained_bytes, retained_objects, demoted_objects, slots_free, quarantined_slots, journal_backlog.
         Counters: puts, put_bytes, gets, get_bytes, misses, exists_hits, evicted_objects, evicted_bytes, digest_mismatches,
         conflicts, no_space, not_committed, journal_overflows, evictor_errors, retentions_refused, retentions_expired,
-        demotions_ignored."""
+        demotions_ignored, demotions_contradicted."""
     def close(self) -> None: ...
 
 class JournalProtocolError(Exception):

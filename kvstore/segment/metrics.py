@@ -42,6 +42,7 @@ _STORE_COUNTERS = {
     "retentions_refused": "Objects that were to be retained, for which a budget has no room.",
     "retentions_expired": "Objects whose retention has run out.",
     "demotions_ignored": "Objects that were to be demoted in namespaces whose demotions have mostly been wrong.",
+    "demotions_contradicted": "Objects that were to be demoted right before what is wanted of the same prefix.",
     "evictor_errors": "Rounds of eviction that failed.",
     "bookkeeping_errors": "Calls that broke a rule of the object table, and were ignored.",
     "journal_overflows": "Times the journal grew past its bound, so that an inventory had to be sent.",

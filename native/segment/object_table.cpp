@@ -95,7 +95,7 @@ ObjectTable::Reserved ObjectTable::reserve(const Key& key, uint32_t length, uint
 }
 
 std::optional<JournalEntry> ObjectTable::seal(uint32_t slot, const Fingerprint& fp, uint8_t digest_alg,
-                                              uint32_t digest, uint64_t seq, Keep keep) noexcept {
+                                              uint32_t digest, uint64_t seq, wire::Intent intent) noexcept {
   ObjectRecord& record = records_[slot];
   if (!keeps_rule(record.state == SlotState::kWriting)) return std::nullopt;
   if (!keeps_rule(occupant(fp) == kNoSlot)) {
@@ -108,7 +108,6 @@ std::optional<JournalEntry> ObjectTable::seal(uint32_t slot, const Fingerprint& 
   }
   --writing_count_;
   record.state = SlotState::kSealed;
-  record.keep = keep;
   record.seq = seq;
   record.used_at = ++uses_;
   try {  // these allocate
@@ -120,8 +119,8 @@ std::optional<JournalEntry> ObjectTable::seal(uint32_t slot, const Fingerprint& 
     return std::nullopt;
   }
   ++ranked_count_;
-  policy_->on_insert({slot, fp.lo, record.stored_bytes(), slots_.header(slot).depth, keep});
-  retention_.came(slot, record.ns, fp.lo, ranked_count_);
+  record.keep = retention_.came({slot, record.ns, fp.lo, taken_bytes(slot)}, intent, ranked_count_);
+  policy_->on_insert({slot, fp.lo, record.stored_bytes(), slots_.header(slot).depth, record.keep});
   return JournalEntry{fp, record.ns, record.length, JournalOp::kAdd};
 }
 

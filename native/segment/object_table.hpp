@@ -84,9 +84,10 @@ class ObjectTable {
   void set_batch(uint32_t slot, uint32_t batch) noexcept;
   uint32_t batch(uint32_t slot) const { return records_[slot].batch; }
   // Makes the object findable; `seq` is the journal number that its ADD is going to have. The fingerprint must have no
-  // occupant. Nothing: it can't be had (its header is damaged, or memory is short), and the slot is given up.
+  // occupant. `intent`: see Retention::came. Nothing: it can't be had (its header is damaged, or memory is short), and
+  // the slot is given up.
   std::optional<JournalEntry> seal(uint32_t slot, const Fingerprint& fp, uint8_t digest_alg, uint32_t digest,
-                                   uint64_t seq, Keep keep = Keep::kNormal) noexcept;
+                                   uint64_t seq, wire::Intent intent = wire::Intent::kNormal) noexcept;
   void abandon(uint32_t slot) noexcept;
   // The journal number of the object's ADD.
   uint64_t seq(uint32_t slot) const { return records_[slot].seq; }
@@ -100,9 +101,10 @@ class ObjectTable {
   uint64_t taken_bytes(uint32_t slot) const {
     return ExtentAllocator::rounded(records_[slot].stored_bytes());
   }
-  // See Retention::keep and refuse.
+  // See Retention::keep, refuse and spare.
   bool keep(uint32_t slot, const wire::KeepWish& wish, uint64_t now_ms) noexcept;
   void refuse_retention(uint32_t slot) noexcept { retention_.refuse(kept_object(slot)); }
+  void spare(uint32_t slot) noexcept { retention_.spare(kept_object(slot)); }
   // Ends some of the retentions whose time is over.
   const Retention& retention(uint64_t now_ms) noexcept;
   // The first findable object of `ns` in slots [first, end), or `end`.

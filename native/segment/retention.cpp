@@ -86,6 +86,11 @@ void Retention::refuse(const Object& object) noexcept {
   ++totals_.over_budget;
   const auto account = accounts_.find(as_number(object.ns));
   if (account != accounts_.end()) ++account->second.over_budget;
+  want(object);
+}
+
+void Retention::want(const Object& object) noexcept {
+  if (of(object.slot) == Keep::kWanted) return;
   release(object.slot, object.ns, true);  // demoted until now, which is not what is wanted of it
   try {
     make_room(object.slot);
@@ -95,24 +100,46 @@ void Retention::refuse(const Object& object) noexcept {
   set(object.slot, Keep::kWanted);
 }
 
-bool Retention::demote(const Object& object) {
-  release(object.slot, object.ns, true);
+void Retention::spare(const Object& object) noexcept {
+  ++totals_.demotions_contradicted;
+  if (of(object.slot) != Keep::kRetained) want(object);
+}
+
+bool Retention::demotes(const Object& object) {
   judge_.demoted(object.ns, object.id);
   Account* const account = account_of(object.ns);
-  if (account == nullptr || !judge_.heeds(object.ns)) {
-    ++totals_.demotions_ignored;
-    return false;
-  }
+  if (account == nullptr || !judge_.heeds(object.ns)) return false;
   make_room(object.slot);
   ++totals_.demoted_objects;
   ++account->demoted_objects;
-  set(object.slot, Keep::kDemoted);
+  keeps_[object.slot] = Keep::kDemoted;
   return true;
 }
 
-void Retention::touched(uint32_t slot, const NamespaceId& ns, uint64_t id, DemotionJudge::Touch touch,
-                        uint32_t object_count) noexcept {
-  judge_.touched(ns, id, touch, object_count);
+bool Retention::demote(const Object& object) {
+  const bool was_demoted = of(object.slot) == Keep::kDemoted;
+  release(object.slot, object.ns, !was_demoted);
+  const bool heeded = demotes(object);
+  if (heeded != was_demoted) tell_(object.slot, of(object.slot));
+  totals_.demotions_ignored += !heeded;
+  return heeded;
+}
+
+Keep Retention::came(const Object& object, wire::Intent intent, uint32_t object_count) noexcept {
+  judge_.touched(object.ns, object.id, DemotionJudge::Touch::kCame, object_count);
+  try {
+    if (intent == wire::Intent::kDemote) demotes(object);
+    if (intent == wire::Intent::kRetain) {
+      make_room(object.slot);
+      keeps_[object.slot] = Keep::kWanted;
+    }
+  } catch (const std::exception&) {  // out of memory: the object is as any other
+  }
+  return of(object.slot);
+}
+
+void Retention::used(uint32_t slot, const NamespaceId& ns, uint64_t id, uint32_t object_count) noexcept {
+  judge_.touched(ns, id, DemotionJudge::Touch::kUsed, object_count);
   if (is_weighed(of(slot))) release(slot, ns, true);
 }
 

@@ -57,15 +57,14 @@ class Retention {
   // the head on; what does not is refused.
   uint64_t room_bytes(const NamespaceId& ns) const;
   void refuse(const Object& object) noexcept;
+  // It is to be demoted, but what is wanted of deeper pages of its chain contradicts that: it is wanted, too.
+  void spare(const Object& object) noexcept;
   Keep of(uint32_t slot) const { return slot < keeps_.size() ? keeps_[slot] : Keep::kNormal; }
 
-  // The object came, or is used. `object_count`: how many there are.
-  void came(uint32_t slot, const NamespaceId& ns, uint64_t id, uint32_t object_count) noexcept {
-    touched(slot, ns, id, DemotionJudge::Touch::kCame, object_count);
-  }
-  void used(uint32_t slot, const NamespaceId& ns, uint64_t id, uint32_t object_count) noexcept {
-    touched(slot, ns, id, DemotionJudge::Touch::kUsed, object_count);
-  }
+  // The object comes, with a wish that keep() is told of once the rest of its chain is here: until then it is wanted, or
+  // demoted, lest it go before. What it is to be ranked as; nobody is told. `object_count`: how many there are.
+  Keep came(const Object& object, wire::Intent intent, uint32_t object_count) noexcept;
+  void used(uint32_t slot, const NamespaceId& ns, uint64_t id, uint32_t object_count) noexcept;
   // The object is gone.
   void forget(uint32_t slot, const NamespaceId& ns) noexcept;
   // Ends retentions whose time is over, about `steps_max` of them.
@@ -75,9 +74,11 @@ class Retention {
     uint64_t retained_bytes = 0;
     uint64_t retained_objects = 0;
     uint64_t demoted_objects = 0;
-    uint64_t over_budget = 0;        // objects that were not retained, since the start, as the next two
-    uint64_t demotions_ignored = 0;  // objects that were not demoted
-    uint64_t expired = 0;            // objects whose retention ran out
+    uint64_t over_budget = 0;  // objects that were not retained, since the start, as the next three
+    uint64_t demotions_ignored =
+        0;  // objects that were not demoted, because of what was learned about demotions
+    uint64_t demotions_contradicted = 0;  // and those that were spared
+    uint64_t expired = 0;                 // objects whose retention ran out
   };
   const Totals& totals() const { return totals_; }
   const RetentionLimits& limits() const { return limits_; }
@@ -102,10 +103,11 @@ class Retention {
     return retained_[slot % retained_.size()];
   }
   Account* account_of(const NamespaceId& ns);
-  void touched(uint32_t slot, const NamespaceId& ns, uint64_t id, DemotionJudge::Touch touch,
-               uint32_t object_count) noexcept;
   bool retain(const Object& object, const wire::KeepWish& wish, uint64_t now_ms);
   bool demote(const Object& object);
+  void want(const Object& object) noexcept;  // until it is used
+  // Whether the demotion is heeded. If so it is in the books.
+  bool demotes(const Object& object);
   // The object is neither retained nor demoted from now on. `tell`: it is still ranked.
   void release(uint32_t slot, const NamespaceId& ns, bool tell) noexcept;
   static bool is_weighed(Keep keep) { return keep == Keep::kDemoted || keep == Keep::kWanted; }

@@ -210,6 +210,7 @@ std::map<std::string, uint64_t> SegmentStore::stats() {
     out["retentions_refused"] = kept.over_budget;
     out["retentions_expired"] = kept.expired;
     out["demotions_ignored"] = kept.demotions_ignored;
+    out["demotions_contradicted"] = kept.demotions_contradicted;
     out["slots"] = objects_.slot_count();
     out["slots_free"] = objects_.slots_free();
     out["quarantined_slots"] = objects_.quarantined_count();

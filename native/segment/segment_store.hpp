@@ -232,6 +232,10 @@ class SegmentStore {
   // Of one critical section: entries [first, end).
   void keep_some(const KeyBlock& block, const std::vector<Fingerprint>& fps, uint32_t first, uint32_t end,
                  const wire::KeepWish& wish, Statuses& statuses) REQUIRES(mutex_);
+  // Whether entries [first, end), which are in `slots`, lie right before a chain that was wanted just now, but are to be
+  // demoted.
+  bool is_before_wanted(const KeyBlock& block, uint32_t first, uint32_t end,
+                        const std::vector<uint32_t>& slots, wire::Intent intent) REQUIRES(mutex_);
   void take_over();
   bool reserve_one(const PutRequest& put, uint32_t entry, uint64_t bytes_left, Wait& wait, WriteEntry& write)
       REQUIRES(mutex_);
@@ -276,6 +280,11 @@ class SegmentStore {
   ObjectShards& shards_;              // of objects_; has locks of its own
   const RetiredNamespaces& retired_;  // likewise
   UseQueue uses_;
+  struct WantedChain {
+    NamespaceId ns{};
+    uint32_t depth = 0;  // of its first page; 0: nothing lies before it, or nothing was wanted just now
+  };
+  WantedChain wanted_chain_ GUARDED_BY(mutex_);
   std::vector<UseQueue::Use> ranked_uses_ GUARDED_BY(mutex_);  // memory that is used again
   CondVar space_freed_;                                        // with mutex_
   CondVar evict_wanted_;                                       // with mutex_

@@ -242,8 +242,9 @@ Status SegmentStore::seal_one(const PutRequest& put, uint32_t entry, WriteEntry&
   }
   if (status != Status::kOk) {
     objects_.abandon(slot);
-  } else if (const auto entry_added = objects_.seal(slot, put.fingerprints[entry], kDigestCrc32c,
-                                                    write.digest, journal_.last_seq() + 1 + added.size())) {
+  } else if (const auto entry_added =
+                 objects_.seal(slot, put.fingerprints[entry], kDigestCrc32c, write.digest,
+                               journal_.last_seq() + 1 + added.size(), put.keep.intent)) {
     added.push_back(*entry_added);  // within its capacity
   } else {
     status = Status::kInternal;

@@ -3,7 +3,12 @@
 //
 // The keys of a batch are a chain: where not all of it can be retained, its head is. Eviction is told of it from the end,
 // so that among those that are retained, or demoted, the head goes last.
+//
+// A page is of use whenever a deeper one of its prefix is. Whoever wants a chain from some depth on and then has what lies
+// right before that demoted contradicts himself: it is wanted, too. Nobody knows here which pages are of one prefix, so
+// that this is seen only of a call right behind another, and at worst a demotion is ignored.
 #include <algorithm>
+#include <utility>
 
 #include "segment/segment_store.hpp"
 
@@ -20,6 +25,22 @@ uint8_t code(Status status) { return static_cast<uint8_t>(status); }
 
 }  // namespace
 
+bool SegmentStore::is_before_wanted(const KeyBlock& block, uint32_t first, uint32_t end,
+                                    const std::vector<uint32_t>& slots, wire::Intent intent) {
+  const auto any = std::find_if(slots.begin(), slots.end(), [](uint32_t slot) { return slot != kNoSlot; });
+  if (any == slots.end()) return false;
+  const uint32_t depth = objects_.header(*any).depth;
+  const uint32_t place = (first + static_cast<uint32_t>(any - slots.begin())) / block.shard_count;
+  const uint32_t before =
+      depth - std::min(depth, place);  // pages of the chain that are before the first of the block
+  const WantedChain wanted = std::exchange(wanted_chain_, {});
+  const bool contradicts = intent == wire::Intent::kDemote && wanted.ns == block.ns &&
+                           wanted.depth == before + (end - 1) / block.shard_count + 1;
+  if (intent == wire::Intent::kRetain || contradicts)
+    wanted_chain_ = {block.ns, before + first / block.shard_count};
+  return contradicts;
+}
+
 void SegmentStore::keep_some(const KeyBlock& block, const std::vector<Fingerprint>& fps, uint32_t first,
                              uint32_t end, const wire::KeepWish& wish, Statuses& statuses) {
   if (closed_.load() || objects_.namespaces().is_retired(block.ns)) return;
@@ -33,16 +54,23 @@ void SegmentStore::keep_some(const KeyBlock& block, const std::vector<Fingerprin
     if (slot == kNoSlot) continue;
     statuses[i] = code(Status::kOk);
     if (wish.intent != wire::Intent::kRetain || objects_.is_retained(slot)) continue;
-    if (objects_.taken_bytes(slot) <= room_bytes) {
+    if (objects_.taken_bytes(slot) <= room_bytes)
       room_bytes -= objects_.taken_bytes(slot);
-    } else {
+    else
       statuses[i] = code(Status::kNoSpace);
-      objects_.refuse_retention(slot);
+  }
+  const bool spares = is_before_wanted(block, first, end, slots, wish.intent);
+  for (uint32_t i = end; i-- > first;) {
+    if (slots[i - first] == kNoSlot) continue;
+    if (spares) {
+      objects_.spare(slots[i - first]);
+      statuses[i] = code(Status::kNoSpace);
+    } else if (statuses[i] == code(Status::kNoSpace)) {
+      objects_.refuse_retention(slots[i - first]);
+    } else if (!objects_.keep(slots[i - first], wish, now)) {
+      statuses[i] = code(Status::kNoSpace);
     }
   }
-  for (uint32_t i = end; i-- > first;)
-    if (statuses[i] == code(Status::kOk) && !objects_.keep(slots[i - first], wish, now))
-      statuses[i] = code(Status::kNoSpace);
 }
 
 SegmentStore::Statuses SegmentStore::keep(const KeyBlock& block, const wire::KeepWish& wish) {

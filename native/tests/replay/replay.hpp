@@ -1,6 +1,7 @@
 // Plays recorded requests on a segment's real store: its slots, its memory, its evictor. A request is the chain of
 // pages of one prompt: one look-up of the whole chain, then a put of what was missing, in batches of 128 pages with
-// the head first, as an engine writes them. Space is made when it is needed.
+// the head first, as an engine writes them. A put says what is wanted of its pages, and behind all puts of a request it
+// is said of the whole chain. Space is made when it is needed.
 #pragma once
 
 #include <algorithm>
@@ -50,17 +51,16 @@ class Store {
     for (const Request& request : requests) {
       const std::vector<bool> there = look_up(request.pages);
       hits.count(there);
-      hint(request, there);
       std::vector<uint32_t> pages, depths;
-      std::vector<uint8_t> keep;
       for (uint32_t i = 0; i < there.size(); ++i) {
         if (there[i]) continue;
+        if (!depths.empty() && (pages.size() == kBatch || request.keep[depths.back()] != request.keep[i]))
+          put(pages, depths, wish_of(request.keep[depths.back()]));
         pages.push_back(request.pages[i]);
         depths.push_back(i);
-        keep.push_back(request.keep[i]);
-        if (pages.size() == kBatch) put(pages, depths, keep);
       }
-      if (!pages.empty()) put(pages, depths, keep);
+      if (!pages.empty()) put(pages, depths, wish_of(request.keep[depths.back()]));
+      hint(request);
     }
     return hits;
   }
@@ -100,18 +100,33 @@ class Store {
     return there;
   }
 
-  // What is wanted of those of the pages that are there, as a writer says it.
-  void hint(const Request& request, const std::vector<bool>& there) {
-    for (const auto& [keep, intent] : {std::pair(Keep::kDemoted, wire::Intent::kDemote),
-                                       std::pair(Keep::kRetained, wire::Intent::kRetain)}) {
-      std::vector<uint32_t> pages;
-      for (size_t i = 0; i < there.size(); ++i)
-        if (there[i] && request.keep[i] == static_cast<uint8_t>(keep)) pages.push_back(request.pages[i]);
-      if (!pages.empty()) store_.keep(block(pages), {intent, 0});
+  static wire::KeepWish wish_of(uint8_t keep) {
+    switch (static_cast<Keep>(keep)) {
+      case Keep::kDemoted:
+        return {wire::Intent::kDemote, 0};
+      case Keep::kNormal:
+        return {};
+      case Keep::kWanted:
+      case Keep::kRetained:
+        return {wire::Intent::kRetain, 0};
+    }
+    throw std::invalid_argument("no such Keep");
+  }
+
+  // What is wanted of the chain: of pages next to each other of which the same is wanted at once, the tail first.
+  void hint(const Request& request) {
+    const auto begin = request.pages.begin();
+    for (size_t end = request.pages.size(), first; end > 0; end = first) {
+      for (first = end - 1; first > 0 && request.keep[first - 1] == request.keep[first];) --first;
+      const wire::KeepWish wish = wish_of(request.keep[first]);
+      if (wish.intent != wire::Intent::kNormal)
+        store_.keep(
+            block({begin + static_cast<std::ptrdiff_t>(first), begin + static_cast<std::ptrdiff_t>(end)}),
+            wish);
     }
   }
 
-  void put(std::vector<uint32_t>& pages, std::vector<uint32_t>& depths, std::vector<uint8_t>& keep) {
+  void put(std::vector<uint32_t>& pages, std::vector<uint32_t>& depths, const wire::KeepWish& wish) {
     const std::vector<uint32_t> lengths(pages.size(), kPageBytes);
     PutRequest request;
     request.block = block(pages);
@@ -119,16 +134,21 @@ class Store {
     request.lengths = reinterpret_cast<const uint8_t*>(lengths.data());
     request.depths = reinterpret_cast<const uint8_t*>(depths.data());
     request.total_bytes = uint64_t{kPageBytes} * pages.size();
+    request.has_intent = wish.intent != wire::Intent::kNormal;
+    request.keep = wish;
     const auto count = static_cast<uint32_t>(pages.size());
     std::vector<WriteEntry> writes(count);
     static const std::atomic<bool> never{false};
     store_.reserve_writes(request, 0, count, SegmentStore::Clock::now() + std::chrono::seconds(10), never,
                           writes);
     store_.seal_writes(request, writes);
-    hint({pages, keep}, std::vector<bool>(pages.size(), true));
+    if (request.has_intent) {
+      SegmentStore::Statuses statuses;
+      for (const WriteEntry& write : writes) statuses.push_back(static_cast<uint8_t>(write.status));
+      store_.keep_stored(request.block, wish, statuses);
+    }
     pages.clear();
     depths.clear();
-    keep.clear();
   }
 
   SegmentStore store_;

@@ -36,6 +36,24 @@ void put_all(SegmentStore& store, const std::vector<std::string>& keys, const Na
   for (const std::string& key : keys) CHECK_EQ(put_one(store, key, kLength, ns), Status::kOk);
 }
 
+// As put_all, as one chain whose first page is at `depth`. What is done behind a put with a wish is the session's.
+void put_chain(SegmentStore& store, const std::vector<std::string>& keys, uint32_t depth,
+               const wire::KeepWish& wish = {}) {
+  const Keys block(keys);
+  const Put put(block, kLength);
+  std::vector<uint32_t> depths;
+  while (depths.size() < keys.size()) depths.push_back(depth++);
+  PutRequest request = put.request();
+  request.depths = reinterpret_cast<const uint8_t*>(depths.data());
+  request.has_intent = wish.intent != wire::Intent::kNormal;
+  request.keep = wish;
+  std::vector<WriteEntry> writes(keys.size());
+  store.reserve_writes(request, 0, static_cast<uint32_t>(keys.size()),
+                       SegmentStore::Clock::now() + std::chrono::seconds(1), kNever, writes);
+  store.seal_writes(request, writes);
+  for (const WriteEntry& write : writes) CHECK_EQ(write.status, Status::kOk);
+}
+
 // Three times the pool.
 void flood(SegmentStore& store, const NamespaceId& ns = kNs) {
   static int number = 0;
@@ -88,6 +106,55 @@ TEST(demoted_objects_go_before_all_others_and_those_used_since_do_not) {
   CHECK_EQ(left_of(store, used), 5);
 }
 
+TEST(what_comes_with_a_wish_is_ranked_by_it_before_another_put_needs_space) {
+  SegmentStore store(options());
+  const auto old = names("old ", 20), demoted = names("demoted ", 20);
+  put_all(store, old);
+  put_chain(store, demoted, 0, kDemote);
+  store.evict_bytes(20 * kLength);
+  CHECK_EQ(left_of(store, demoted), 0);
+  CHECK_EQ(left_of(store, old), 20);
+}
+
+TEST(what_lies_right_before_a_chain_that_was_wanted_just_now_is_not_demoted) {
+  SegmentStore store(options());
+  const auto old = names("old ", 20), head = names("head ", 20), middle = names("middle ", 20),
+             tail = names("tail ", 20);
+  put_all(store, old);
+  put_chain(store, head, 0);
+  put_chain(store, middle, 20);
+  put_chain(store, tail, 40);
+  CHECK(store.keep(Keys(tail).block(), kRetain) == all(Status::kOk, 20));
+  CHECK(store.keep(Keys(middle).block(), kDemote) == all(Status::kNoSpace, 20));
+  CHECK(store.keep(Keys(head).block(), kDemote) == all(Status::kNoSpace, 20));
+  CHECK_EQ(store.stats().at("demoted_objects"), uint64_t{0});
+  CHECK_EQ(store.stats().at("demotions_contradicted"), uint64_t{40});
+  store.evict_bytes(20 * kLength);
+  CHECK_EQ(left_of(store, old), 0);
+  CHECK_EQ(left_of(store, head), 20);
+}
+
+TEST(a_demotion_that_contradicts_nothing_is_heeded_behind_a_retention) {
+  SegmentStore store(options());
+  const auto head = names("head ", 10), tail = names("tail ", 10), theirs = names("theirs ", 10);
+  put_chain(store, head, 0);
+  put_chain(store, tail, 10);
+  put_all(store, theirs, kOtherNs);
+  const Keys before(head), almost_before({head.begin(), head.begin() + 9}), behind(tail);
+  CHECK(store.keep(before.block(), kRetain) == all(Status::kOk, 10));
+  CHECK(store.keep(behind.block(), kDemote) == all(Status::kOk, 10));
+  CHECK(store.keep(behind.block(), kRetain) == all(Status::kOk, 10));
+  CHECK(store.keep(behind.block(), kDemote) == all(Status::kOk, 10));  // the last wish counts
+  CHECK(store.keep(before.block(), kDemote) == all(Status::kOk, 10));
+  CHECK(store.keep(behind.block(), kRetain) == all(Status::kOk, 10));
+  CHECK(store.keep(almost_before.block(), kDemote) == all(Status::kOk, 9));
+  CHECK(store.keep(before.block(), kDemote) == all(Status::kOk, 10));
+  // Of as many pages, in a namespace that wants nothing.
+  put_all(store, head, kOtherNs);
+  CHECK(store.keep(behind.block(), kRetain) == all(Status::kOk, 10));
+  CHECK(store.keep(Keys(head, kOtherNs).block(), kDemote) == all(Status::kOk, 10));
+}
+
 TEST(of_a_chain_that_does_not_fit_the_budget_the_head_is_retained) {
   SegmentStore store(options(0.5, 0.125));  // 16 objects
   const auto chain = names("chain ", 40);
@@ -101,6 +168,17 @@ TEST(of_a_chain_that_does_not_fit_the_budget_the_head_is_retained) {
   CHECK_EQ(left_of(store, {chain.begin(), chain.begin() + 16}), 16);
   // The same again is the same: what is retained takes no second share.
   CHECK(store.keep(Keys({chain.begin(), chain.begin() + 16}).block(), kRetain) == all(Status::kOk, 16));
+}
+
+TEST(of_a_chain_that_is_over_the_budget_the_tail_goes_first) {
+  SegmentStoreOptions weighing = options(0, 0);
+  weighing.eviction_policy = "interval";
+  SegmentStore store(weighing);
+  const auto chain = names("wanted ", 40);
+  put_all(store, chain);
+  CHECK(store.keep(Keys(chain).block(), kRetain) == all(Status::kNoSpace, 40));
+  store.evict_bytes(20 * kLength);
+  CHECK_EQ(left_of(store, {chain.begin(), chain.begin() + 20}), 20);
 }
 
 TEST(a_namespace_that_retains_everything_keeps_no_other_out) {

@@ -105,6 +105,33 @@ TEST(what_is_demoted_is_so_until_it_is_used) {
   CHECK_EQ(rig.retention.totals().demoted_objects, 0u);
 }
 
+TEST(what_comes_with_a_wish_is_ranked_by_it_and_then_kept_without_being_told_twice) {
+  Rig rig;
+  CHECK(rig.retention.came({3, kOne, 1003, 100}, wire::Intent::kRetain, 100) == Keep::kWanted);
+  CHECK(rig.retention.came({4, kOne, 1004, 100}, wire::Intent::kDemote, 100) == Keep::kDemoted);
+  CHECK(rig.retention.came({5, kOne, 1005, 100}, wire::Intent::kNormal, 100) == Keep::kNormal);
+  CHECK_EQ(rig.retention.totals().demoted_objects, 1u);
+  CHECK(rig.keep(4, kDemote));
+  CHECK(rig.told.empty());
+  CHECK_EQ(rig.retention.totals().demoted_objects, 1u);
+  CHECK(rig.keep(3, kRetain));
+  CHECK(rig.told[3] == Keep::kRetained);
+  rig.retention.used(4, kOne, 1004, 100);
+  CHECK(rig.told[4] == Keep::kNormal);
+  CHECK_EQ(rig.retention.totals().demoted_objects, 0u);
+}
+
+TEST(what_is_spared_a_demotion_is_wanted_and_what_is_retained_stays_so) {
+  Rig rig;
+  CHECK(rig.keep(3, kDemote));
+  CHECK(rig.keep(4, kRetain));
+  for (uint32_t slot = 3; slot < 5; ++slot) rig.retention.spare({slot, kOne, slot + 1000, 100});
+  CHECK(rig.told[3] == Keep::kWanted);
+  CHECK(rig.told[4] == Keep::kRetained);
+  CHECK_EQ(rig.retention.totals().demoted_objects, 0u);
+  CHECK_EQ(rig.retention.totals().demotions_contradicted, 2u);
+}
+
 TEST(the_last_wish_counts) {
   Rig rig;
   CHECK(rig.keep(3, kRetain));
@@ -146,15 +173,17 @@ TEST(demotions_of_a_namespace_whose_demoted_pages_come_back_are_ignored_and_coun
   Rig rig;
   for (int round = 0; round < 40; ++round)
     for (uint32_t slot = 0; slot < 100; ++slot) {
-      rig.retention.came(slot, kOne, slot + 1000, 200);
+      rig.retention.came({slot, kOne, slot + 1000, 100}, wire::Intent::kNormal, 200);
       rig.keep(slot, slot < 50 ? kDemote : kNormal);
-      if (slot >= 50) rig.retention.came(slot, kTwo, 5000 + round * 100 + slot, 200);
+      if (slot >= 50)
+        rig.retention.came({slot, kTwo, 5000 + round * 100 + slot, 100}, wire::Intent::kNormal, 200);
     }
   // Of the namespace those not demoted come back as well, so it takes one that has others to be found out.
-  for (uint32_t page = 0; page < 2000; ++page) rig.retention.came(200, kOne, 1u << 20 | page, 200);
+  for (uint32_t page = 0; page < 2000; ++page)
+    rig.retention.came({200, kOne, 1u << 20 | page, 100}, wire::Intent::kNormal, 200);
   for (int round = 0; round < 40; ++round)
     for (uint32_t slot = 0; slot < 50; ++slot) {
-      rig.retention.came(slot, kOne, slot + 1000, 200);
+      rig.retention.came({slot, kOne, slot + 1000, 100}, wire::Intent::kNormal, 200);
       rig.keep(slot, kDemote);
     }
   CHECK(!rig.keep(3, kDemote));
