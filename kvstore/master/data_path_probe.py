@@ -69,6 +69,7 @@ class DataPathProbes:
         finally:
             for probe in self._probes:
                 probe.cancel()
+            self._paths.abandon_probes()
 
     def _begin_probes(self) -> None:
         present = self._placeable()

@@ -41,6 +41,12 @@ MASTER = {
     "metadata-carry-over",
     "status-port",
 }
+WATCHING = {  # of them: they begin anew at any moment
+    "directory-data-path-probes",
+    "directory-store-watch",
+    "directory-store-upkeep",
+    "metadata-carry-over",
+}
 SEGMENT = {"keep-unix-socket", "watch-limits", "watch-refusals", "watch-retention", "status-port"}
 STANDBY = {"replica", "follower", "follower-lag", "follower-reload", "map-mirror"}
 
@@ -212,11 +218,7 @@ async def test_the_end_of_a_masters_task_is_mended_or_ends_it(master: MasterServ
 
     failure = asyncio.ensure_future(failed())
     killed = kill(name, running_core_tasks())
-    expected = (
-        "restarted"
-        if name in ("directory-store-watch", "directory-store-upkeep", "metadata-carry-over")
-        else "ended"
-    )
+    expected = "restarted" if name in WATCHING else "ended"
     assert await outcome(name, killed, failure) == expected
     failure.cancel()
     assert master._readiness()[0] == (expected == "restarted")

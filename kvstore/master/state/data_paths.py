@@ -50,6 +50,11 @@ class DataPaths:
             self._paths[index].probing = True
         return chosen
 
+    def abandon_probes(self) -> None:
+        """Those on their way will not end: they are due again."""
+        for path in self._paths.values():
+            path.probing = False
+
     def next_probe_at(self) -> float | None:
         """None: nothing is to be probed."""
         return min((path.probe_at for path in self._paths.values() if not path.probing), default=None)

@@ -73,6 +73,14 @@ def test_a_segment_that_leaves_the_map_is_forgotten_and_the_end_of_its_probe_say
     assert not paths.probed(5.0, 1, False)
 
 
+def test_a_probe_that_is_given_up_is_due_again() -> None:
+    paths = DataPaths()
+    paths.avoided(0.0, 1)
+    assert paths.due(0.0, PRESENT) == [1]
+    paths.abandon_probes()
+    assert paths.due(0.0, PRESENT) == [1]
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from(["avoided", "due", "ok", "fails"]), st.integers(0, 7), st.floats(0, 40)),
