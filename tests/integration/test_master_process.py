@@ -116,6 +116,7 @@ async def test_a_disk_that_fails_takes_puts_away_and_no_reads_and_is_used_again_
         assert all(await peer.exists(ns, new))
         assert await http_status(*ready_path) == 200
         assert peer.map_epoch == epoch
+        await until(lambda: master.events("commits_resumed"), "it says that commits go on")
         assert [len(master.events(name)) for name in ("commits_stalled", "commits_resumed")] == [1, 1]
         assert master.end(signal.SIGKILL) == -signal.SIGKILL
         peer.close()
