@@ -91,6 +91,7 @@ MADE_OUTSIDE = {
     ): "each call is awaited; whatever one raises goes to who waits",
     ("master/metadata/carry_over.py", "_sleep"): "awaited",
     ("master/metadata/rocksdb_client.py", "start"): "`ended` says so, and the process is started again",
+    ("master/ports/control_port.py", "stop"): "waited for, with a bound",
     ("master/ports/control_service.py", "Attach"): "its end closes the stream",
     ("master/ports/directory_port.py", "_wait_for"): "one request: its end is the answer",
     ("master/ports/segment_link.py", "_take_in_turn"): "an error of it closes the segment's link",

@@ -3,6 +3,7 @@ asked for the token before anything else of it is looked at."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,7 +12,7 @@ import grpc
 import grpc.aio
 
 from kvstore.common.control_metadata import presented_token
-from kvstore.common.logs import log_throttled
+from kvstore.common.logs import log_event, log_throttled
 from kvstore.common.reachability import peer_host
 from kvstore.master.metrics import MasterMetrics
 from kvstore.master.ports.admin_service import AdminService
@@ -23,6 +24,8 @@ from kvstore_client.tokens import TokenRole, Tokens, refusal_text
 logger = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX = 8 << 20
+GRACE_S = 0.5  # for calls in progress
+STOP_S = 1.5
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -106,4 +109,8 @@ class ControlPort:
         await self._server.start()
 
     async def stop(self) -> None:
-        await self._server.stop(grace=0.5)
+        """Within STOP_S: gRPC has been seen to wait for ever for calls that are over."""
+        stopping = asyncio.ensure_future(self._server.stop(grace=GRACE_S))
+        stopped, _ = await asyncio.wait({stopping}, timeout=STOP_S)
+        if not stopped:
+            log_event(logger, logging.WARNING, "control_port_left_open", after_s=STOP_S)
