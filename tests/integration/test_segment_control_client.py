@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -365,7 +366,12 @@ async def test_entries_that_the_master_refused_are_counted_and_logged(
     await server.wait_attached(10)
     master.notify(Op.ENTRIES_REFUSED, EntriesRefusedMessage(7, 2, "too long").encode())
     await until(lambda: server.control.pump.entries_refused == 2, "it is counted")
-    (record,) = [record for record in caplog.records if record.message == "journal_entries_refused"]
+
+    def records() -> list[logging.LogRecord]:
+        return [record for record in caplog.records if record.msg == "journal_entries_refused"]
+
+    await until(records, "it is logged")
+    (record,) = records()
     assert record.fields == {"entries": 2, "last_seq": 7, "reason": "too long"}
     assert "kvstore_segment_control_entries_refused_total 2.0" in (await page(server, "/metrics"))[1]
 
