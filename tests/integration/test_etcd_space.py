@@ -282,7 +282,7 @@ async def fill_for_good(cluster: Cluster) -> list[bytes]:
     gets there."""
     keys = await fill(cluster, 0.9)
     for burst in itertools.count():
-        names = [b"other/%d-%d" % (burst, each) for each in range(16)]
+        names = [b"other/%d-%d" % (burst, each) for each in range(32)]
         puts = [put_other(cluster, name, 256 << 10) for name in names]
         for ended in await asyncio.gather(*puts, return_exceptions=True):
             if isinstance(ended, bytes):
@@ -301,6 +301,7 @@ async def remove(cluster: Cluster, keys: list[bytes]) -> None:
         await cluster.client.delete(key)
 
 
+@pytest.mark.timeout(300)
 async def test_an_alarm_sheds_puts_and_no_reads_and_ends_by_itself_when_there_is_room_again(
     new_cluster: Callable[..., Cluster],
 ) -> None:
@@ -309,7 +310,7 @@ async def test_an_alarm_sheds_puts_and_no_reads_and_ends_by_itself_when_there_is
     await cluster.attach(live_max=4000, segments=4)
     await cluster.change(1000, 3)
     await cluster.all_acked()
-    keys = await asyncio.wait_for(fill_for_good(cluster), TIMEOUT_S)
+    keys = await asyncio.wait_for(fill_for_good(cluster), 2 * TIMEOUT_S)
     await until(lambda: cluster.level() is SpaceLevel.FULL, "the leader sees it", TIMEOUT_S)
     await cluster.change(100, 1)
     with pytest.raises(StoreError, match="space exceeded"):
