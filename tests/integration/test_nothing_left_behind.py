@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from kvstore_client import Client
 from support import pages
 from support.processes import ServerProcess, wait_gone
 from support.waiting import wait_until
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="mounts of its own")
 
 
 @pytest.fixture
