@@ -26,6 +26,7 @@ from kvstore_client.protocol import Op
 from kvstore_client.protocol.link import EntriesRefusedMessage
 from support.raw_client import RawClient, key_block
 from support.scripted_master import ScriptedMaster
+from support.waiting import BUSY_S
 
 NS = b"n" * 8
 OTHER_NS = b"o" * 8
@@ -540,7 +541,7 @@ async def test_a_start_that_is_called_off_while_memory_is_touched_ends_within_a_
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 1.0 + BUSY_S
     assert shared_bytes() - before < 64 << 20, "the memory is given back"
 
 

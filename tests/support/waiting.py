@@ -8,6 +8,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+# What two busy cores may add to something that has to end by itself within a second or two. What is told apart by it is
+# an end that waits for somebody who never answers.
+BUSY_S = 3.0
+
 
 def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 15.0, poll_s: float = 0.02) -> T:
     """Polls until `condition()` is truthy and returns that.
