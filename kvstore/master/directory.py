@@ -24,7 +24,7 @@ from kvstore.master.metrics import MasterMetrics
 from kvstore.master.segment_questions import SegmentQuestions
 from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
-from kvstore.master.state.changes import Change
+from kvstore.master.state.changes import Change, JournalStored
 from kvstore.master.state.data_paths import DataPaths
 from kvstore.master.state.directory_state import DirectoryState, Recovered, StateLimits
 from kvstore.master.state.placement import PlacementPolicy
@@ -163,7 +163,10 @@ class Directory:
     # ---- events in -----------------------------------------------------------------------------------------
 
     def handle(self, event: ev.Event) -> None:
-        for effect in self.state.handle(time.monotonic(), event):
+        effects = self.state.handle(time.monotonic(), event)
+        if isinstance(event, ev.Committed) and isinstance(event.change, JournalStored):
+            self._placer.journaled(event.change.segment_id)
+        for effect in effects:
             self._perform(effect)
 
     def open_session(self, session: SegmentSession) -> int:
@@ -181,7 +184,7 @@ class Directory:
     def heartbeat(self, event: ev.HeartbeatReceived) -> bool:
         """Whether the segment is known; if not, it must attach."""
         self.handle(event)
-        self._placer.reported(event)
+        self._placer.reported(time.monotonic(), event)
         return self.state.membership.knows(event.segment_id, event.pool_id)
 
     async def open_namespace(self, identity: bytes, name: str) -> NamespaceReply:
