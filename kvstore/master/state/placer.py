@@ -28,12 +28,12 @@ class Placer:
         self._choosable: list[Candidate] = []  # those of them that take new objects
         self._version = -1  # of the membership that they are of
 
-    def place(self, now: float, body: bytes, preferred: int) -> bytes:
-        """The fields of a PLACE reply. Raises WireError of the native module."""
+    def place(self, now: float, body: bytes, preferred: int, *, refused: bool = False) -> bytes:
+        """The fields of a PLACE reply; `refused`: only what is there already is answered. Raises WireError of the native module."""
         index = self._state.index
         absent, demand_bytes = index.place_demand(body)
         chosen: list[Candidate] = []
-        if absent:
+        if absent and not refused:
             runs = -(-demand_bytes // self._run_bytes)
             chosen = self._policy.choose(now, self._placeable(now), preferred, demand_bytes, runs)
             for candidate in chosen:
@@ -45,7 +45,9 @@ class Placer:
         segment = self._state.segments.get(event.segment_id)
         known = self._known.get(segment.index) if segment is not None else None
         if segment is not None and known is not None:
-            known.arrived(self._indexed_bytes(segment))  # nothing of what comes before the report is to count twice
+            known.arrived(
+                self._indexed_bytes(segment)
+            )  # nothing of what comes before the report is to count twice
             known.candidate.used_bytes = event.used_bytes
             known.candidate.evicted_at = segment.evicted_at
             known.expire(now)
