@@ -69,6 +69,7 @@ class _Segment:
     def request_inventory(self) -> None:
         raise AssertionError("nothing is missing")
 
+    def limit_quotas(self, limits: object) -> None: ...
     def retire_namespaces(self, namespaces: tuple[bytes, ...], barrier: int) -> None:
         pass
 

@@ -86,6 +86,7 @@ class _Segment:
     def request_inventory(self) -> None:
         raise AssertionError("nothing was lost")
 
+    def limit_quotas(self, limits: object) -> None: ...
     def retire_namespaces(self, namespaces: tuple[bytes, ...], barrier: int = 0) -> None:
         return
 

@@ -140,6 +140,9 @@ class SegmentStore:
         """Those of `known` that are not in `current` are retired: their objects are gone for readers at once and are
         evicted first. `known` is what namespaces() said before `current` was made: one opened since is in neither."""
     def retire_namespace(self, ns: bytes) -> None: ...
+    def set_quotas(self, limits: list[tuple[int, list[bytes]]]) -> None:
+        """(bytes, ids of namespaces) each: what they may have here together, in place of what was set before. A namespace that has
+        more evicts its own, and a put that it has no room for ends as NO_SPACE."""
     def evict_bytes(self, wanted_bytes: int) -> int: ...
     def keep_objects(self, ns: bytes, fingerprints: bytes, intent: int, ttl_ms: int) -> tuple[int, int, int]:
         """(objects that are kept so, those that are here and are as any other all the same, those that are not here).
@@ -356,6 +359,8 @@ class DirectoryIndex:
         """(entries, bytes)"""
     def namespace_usage(self) -> dict[bytes, tuple[int, int]]:
         """namespace id -> (entries, bytes), replicas counted."""
+    def namespace_parts(self, ns: bytes) -> dict[int, int]:
+        """segment -> bytes that it has of the namespace; those that have none are left out."""
     def usage_of_namespace(self, ns: bytes) -> tuple[int, int]:
         """(entries, bytes)"""
     def find(self, fingerprint: bytes) -> tuple[list[int], int] | None:

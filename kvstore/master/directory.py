@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from kvstore.common.core_tasks import CoreTasks
 from kvstore.common.errors import FencedError, KvstoreError, RefusedError, StoreError
@@ -21,17 +21,19 @@ from kvstore.master.data_path_probe import DataPathProbes
 from kvstore.master.index_sweeper import sweep
 from kvstore.master.metadata.store import Fence, MetadataStore, Space
 from kvstore.master.metrics import MasterMetrics
+from kvstore.master.quota_keeper import QuotaKeeper
 from kvstore.master.segment_questions import SegmentQuestions
 from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
-from kvstore.master.state.changes import Change
+from kvstore.master.state.changes import Change, JournalStored
 from kvstore.master.state.data_paths import DataPaths
 from kvstore.master.state.directory_state import DirectoryState, Recovered, StateLimits
+from kvstore.master.state.layout import QuotaKind, QuotaRecord
 from kvstore.master.state.placement import PlacementPolicy
 from kvstore.master.state.placer import Placer
 from kvstore.master.store_watch import StoreView, StoreWatch
 from kvstore_client._native import DirectoryIndex
-from kvstore_client.protocol import MapRecord, NamespaceReply, Status
+from kvstore_client.protocol import NAMESPACE_BYTES, MapRecord, NamespaceReply, Status
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class NamespaceView:
     epoch: int
     name: str
     identity: bytes
+    used_at: float | None = None  # time.monotonic() of when it was last asked for; None: the leader knows
 
 
 class SegmentSession(Protocol):
@@ -55,6 +58,7 @@ class SegmentSession(Protocol):
     def ack(self, durable_seq: int) -> None: ...
     def request_inventory(self) -> None: ...
     def retire_namespaces(self, namespaces: tuple[bytes, ...], barrier: int) -> None: ...
+    def limit_quotas(self, limits: Any) -> None: ...
     def refuse_entries(self, last_seq: int, entries: int, reason: str) -> None: ...
     def close(self, status: Status, reason: str) -> None: ...
 
@@ -96,6 +100,7 @@ class Directory:
         self.data_paths = DataPaths()
         self._probes = DataPathProbes(self.state, self.data_paths, metrics)
         self._placer = Placer(self.state, policy, run_bytes, self.data_paths)
+        self._quotas = QuotaKeeper(self.state, metrics)
         self._tasks = CoreTasks(on_failed)
         self._committing = CoreTasks(on_failed)  # ends after the others
         self._commits = CommitWatch()
@@ -153,7 +158,7 @@ class Directory:
 
     def namespaces(self) -> Iterable[NamespaceView]:
         for each in self.state.namespaces:
-            yield NamespaceView(each.id, each.epoch, each.name, each.identity)
+            yield NamespaceView(each.id, each.epoch, each.name, each.identity, each.used_at)
 
     @property
     def commit_stalled_s(self) -> float:
@@ -163,7 +168,10 @@ class Directory:
     # ---- events in -----------------------------------------------------------------------------------------
 
     def handle(self, event: ev.Event) -> None:
-        for effect in self.state.handle(time.monotonic(), event):
+        effects = self.state.handle(time.monotonic(), event)
+        if isinstance(event, ev.Committed) and isinstance(event.change, JournalStored):
+            self._placer.journaled(event.change.segment_id)
+        for effect in effects:
             self._perform(effect)
 
     def open_session(self, session: SegmentSession) -> int:
@@ -181,7 +189,7 @@ class Directory:
     def heartbeat(self, event: ev.HeartbeatReceived) -> bool:
         """Whether the segment is known; if not, it must attach."""
         self.handle(event)
-        self._placer.reported(event)
+        self._placer.reported(time.monotonic(), event)
         return self.state.membership.knows(event.segment_id, event.pool_id)
 
     async def open_namespace(self, identity: bytes, name: str) -> NamespaceReply:
@@ -194,6 +202,17 @@ class Directory:
     async def forget_namespace(self, ns: bytes) -> None:
         """Durable on return. Raises RefusedError: MISS when no namespace has this id."""
         await self._answers.ask(lambda request: ev.NamespaceForgotten(request, ns))
+
+    def used(self, ns: bytes) -> None:
+        self.state.namespaces.used(time.monotonic(), ns)
+
+    def quotas(self) -> Iterable[QuotaRecord]:
+        return self.state.quotas.records()
+
+    async def set_quota(self, kind: QuotaKind, subject: bytes, limit_bytes: int | None) -> None:
+        """`limit_bytes`: None: removes it. Durable on return, and told to the segments. Raises RefusedError: MISS when there is none
+        to remove."""
+        await self._answers.ask(lambda request: ev.QuotaRequested(request, kind, subject, limit_bytes))
 
     async def set_draining(self, segment_id: bytes, draining: bool) -> None:
         """Durable on return. Raises RefusedError: MISS when there is no such segment."""
@@ -209,7 +228,8 @@ class Directory:
         """The fields of a PLACE reply. Raises WireError of the native module."""
         if avoided:
             self._probes.avoided(avoided)
-        return self._placer.place(time.monotonic(), body, preferred)
+        refused = self._quotas.refuses(body[:NAMESPACE_BYTES])
+        return self._placer.place(time.monotonic(), body, preferred, refused=refused)
 
     # ---- effects out ---------------------------------------------------------------------------------------
 
@@ -226,7 +246,11 @@ class Directory:
             case ef.BroadcastMap():
                 self._wake_map_watchers()
             case ef.NamespaceReady():
+                self._quotas.opened(time.monotonic(), effect.ns, self._sessions.items())
                 self._answers.answer(effect.request, NamespaceReply(effect.ns, effect.epoch))
+            case ef.QuotaReady():
+                self._quotas.look(time.monotonic(), self._sessions.items(), at_once=True)
+                self._answers.answer(effect.request, None)
             case ef.DrainReady() | ef.NamespaceGone():
                 self._answers.answer(effect.request, None)
             case ef.RequestRefused():
@@ -245,6 +269,8 @@ class Directory:
             case _:
                 if (session_of := self._sessions.get(effect.session)) is not None:
                     self._tell(session_of, effect)
+                    if isinstance(effect, ef.AcceptSegment):
+                        self._quotas.joined(effect.session, effect.segment_index, session_of)
 
     @staticmethod
     def _tell(session: SegmentSession, effect: ef.SessionEffect) -> None:
@@ -297,6 +323,7 @@ class Directory:
             now = time.monotonic()
             # While this loop did not run nobody was heard: that is no silence of theirs.
             self.handle(ev.Tick(late_s=max(0.0, now - due)))
+            self._quotas.look(now, self._sessions.items())
             self._commits.looked(now, self.committer.backlog_bytes)
             self._metrics.commit_stalled.set(self._commits.stalled_s(now))
 

@@ -72,6 +72,12 @@ class MasterMetrics:
             "How long work has waited for the metadata store without any of it being done.",
         )
         self.backlog_bytes = gauge("commit_backlog_bytes", "Bytes waiting for a commit.")
+        self.quotas = gauge("quotas", "Quotas that namespaces and tags are kept to.")
+        self.quotas_exceeded = gauge("quotas_exceeded", "Quotas that more is there of than they allow, now.")
+        self.quota_refused = counter(
+            "quota_refused",
+            "PLACE requests that got no segment because their quota is 0, or far exceeded.",
+        )
         self.data_paths_shut = gauge(
             "data_paths_shut",
             "Segments that get no new pages because their data port answers neither clients nor this master.",

@@ -37,6 +37,9 @@ async def load(reader: StoreReader, on_corrupt: OnCorrupt) -> Replay:
     async for page in reader.scan(layout.NAMESPACES_PREFIX):
         for key, value in page:
             replay.load_namespace(key, value)
+    async for page in reader.scan(layout.QUOTAS_PREFIX):
+        for key, value in page:
+            replay.load_quota(key, value)
     async for page in reader.scan(layout.SEGMENTS_PREFIX):
         for key, value in page:
             replay.load_segment(key, value)
@@ -95,7 +98,9 @@ async def take_over(replay: Replay, store: MetadataStore, fence: Fence) -> Recov
         leftovers.append(Delete(COMMITS_LOST_KEY))  # last
         log_event(logger, logging.ERROR, "namespaces_cleared", namespaces=len(namespaces))
     await _commit_all(leftovers, store, fence)
-    return Recovered(cluster, replay.index, tuple(replay.segments()), tuple(namespaces))
+    return Recovered(
+        cluster, replay.index, tuple(replay.segments()), tuple(namespaces), tuple(replay.quotas.values())
+    )
 
 
 async def _commit_all(ops: list[Op], store: MetadataStore, fence: Fence) -> None:

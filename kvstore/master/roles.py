@@ -13,6 +13,7 @@ from kvstore.master.directory import Directory, NamespaceView
 from kvstore.master.ha.fresh_reads import FreshReads
 from kvstore.master.metadata.replicated import Tenure
 from kvstore.master.state.directory_state import DirectoryState
+from kvstore.master.state.layout import QuotaRecord, quota_key
 from kvstore.master.state.replay import Replay
 from kvstore_client._native import DirectoryIndex
 from kvstore_client.protocol import MapRecord, NamespaceReply, SegmentState, Status
@@ -38,6 +39,10 @@ class Backend(Protocol):
     @property
     def namespace_count(self) -> int: ...
     def namespaces(self) -> Iterable[NamespaceView]: ...
+    def quotas(self) -> Iterable[QuotaRecord]: ...
+    def used(self, ns: bytes) -> None:
+        """Somebody asks for what the namespace holds."""
+
     def place(self, body: bytes, preferred: int, avoided: Sequence[int] = ()) -> bytes:
         """The fields of a PLACE reply. Raises RefusedError, or WireError of the native module.
 
@@ -123,6 +128,8 @@ class Standby:
         replay.cluster = state.cluster
         for record in state.namespaces.records():
             replay.add_namespace(record)
+        for quota in state.quotas.records():
+            replay.quotas[quota_key(quota.kind, quota.subject)] = quota
         standby = Standby(roles, replay, 0)
         standby._mirrored = (state.map_epoch, state.segment_map())
         return standby
@@ -193,6 +200,12 @@ class Standby:
     def namespaces(self) -> Iterable[NamespaceView]:
         for ns, record in list(self._replay.current.items()):
             yield NamespaceView(ns, record.epoch, record.name, record.identity)
+
+    def used(self, ns: bytes) -> None:
+        """It is the leader that forgets those that nobody uses."""
+
+    def quotas(self) -> Iterable[QuotaRecord]:
+        return list(self._replay.quotas.values())
 
     def place(self, body: bytes, preferred: int, avoided: Sequence[int] = ()) -> bytes:
         self._roles.refuse_change()

@@ -283,6 +283,7 @@ def _limits(settings: MasterSettings) -> StateLimits:
         ),
         log=LogLimits(settings.compaction_factor, settings.compaction_floor_entries),
         namespaces_max=settings.namespaces_max,
+        namespace_unused_s=settings.namespace_unused_s,
         recovery_s=settings.recovery_s,
     )
 

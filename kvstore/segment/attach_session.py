@@ -22,7 +22,7 @@ from kvstore.v1 import control_pb2 as pb
 from kvstore.v1 import control_pb2_grpc
 from kvstore_client._native import JournalLink
 from kvstore_client.address import Address
-from kvstore_client.protocol import VERSION_MAX
+from kvstore_client.protocol import NAMESPACE_BYTES, VERSION_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,8 @@ class AttachableStore(KeepingStore, Protocol):
     def set_namespaces(self, current: list[bytes], known: list[bytes]) -> None: ...
 
     def retire_namespace(self, ns: bytes) -> None: ...
+
+    def set_quotas(self, limits: list[tuple[int, list[bytes]]]) -> None: ...
 
     @property
     def cluster_id(self) -> bytes: ...
@@ -237,7 +239,15 @@ class AttachSession:
                 answer = await asyncio.to_thread(answer_to, self._store, message)
                 if answer is not None:
                     await self._send(call, answer)
+            elif kind == "limit_quotas":
+                self._limit(message.limit_quotas.limits)
             # Anything else comes from a newer master: ignored, as the protocol asks.
+
+    def _limit(self, limits: Iterable[Any]) -> None:
+        try:
+            self._store.set_quotas([(limit.limit_bytes, _ids(limit.namespaces)) for limit in limits])
+        except ValueError as error:
+            raise _can_not_be(error) from error
 
     async def _retire(self, call: Any, namespaces: Iterable[bytes], barrier: int) -> None:
         """Nothing of these is served when the master hears that the barrier is reached."""
@@ -284,6 +294,10 @@ class AttachSession:
                     raise LinkLost(*link.ended)
         finally:
             loop.remove_reader(link.event_fd)
+
+
+def _ids(namespaces: bytes) -> list[bytes]:
+    return [namespaces[at : at + NAMESPACE_BYTES] for at in range(0, len(namespaces), NAMESPACE_BYTES)]
 
 
 def _can_not_be(error: Exception) -> JournalProtocolError:

@@ -24,6 +24,7 @@ _STORE_GAUGES = {
     "slots_free": "Slots that hold nothing; more are made when they run out.",
     "quarantined_slots": "Slots taken out of service because their bytes went bad.",
     "damaged_slots": "Those of them whose header went bad.",
+    "quota_limits": "Quotas that this segment keeps namespaces to.",
     "journal_backlog": "Journal entries that no master has confirmed yet.",
 }
 _STORE_COUNTERS = {
@@ -37,6 +38,9 @@ _STORE_COUNTERS = {
     "evicted_bytes": "Bytes evicted.",
     "digest_mismatches": "Objects whose bytes did not match their digest: refused at put, or quarantined.",
     "conflicts": "Puts of a key that is there with another length.",
+    "quota_evicted_objects": "Objects evicted because their namespaces have more than their quota.",
+    "quota_evicted_bytes": "Bytes evicted because their namespaces have more than their quota.",
+    "quota_refused": "Objects not taken because their quota has no room and nothing of it may go.",
     "no_space": "Puts refused because nothing could be evicted in time.",
     "not_committed": "Puts whose directory entry was not durable in time.",
     "retentions_refused": "Objects that were to be retained, for which a budget has no room.",

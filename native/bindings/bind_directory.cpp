@@ -92,6 +92,15 @@ nb::tuple usage_of_namespace(const DirectoryIndex& self, nb::bytes ns) {
   return pair_of({usage.entries, usage.bytes});
 }
 
+nb::dict namespace_parts(const DirectoryIndex& self, nb::bytes ns) {
+  if (ns.size() != kNamespaceBytes) throw nb::value_error("a namespace id has 8 bytes");
+  NamespaceId id;
+  std::memcpy(id.data(), ns.data(), id.size());
+  nb::dict out;
+  for (const auto& [segment, usage] : self.namespace_parts(id)) out[nb::int_(segment)] = usage.bytes;
+  return out;
+}
+
 nb::object find(const DirectoryIndex& self, nb::bytes fingerprint) {
   if (fingerprint.size() != kFingerprintBytes) throw nb::value_error("a fingerprint has 16 bytes");
   Fingerprint f;
@@ -157,6 +166,7 @@ void bind_directory(nb::module_& m) {
           nb::arg("segment"), nb::arg("entries_max"), nb::keep_alive<0, 1>())
       .def("segment_usage", &segment_usage, nb::arg("segment"))
       .def("namespace_usage", &namespace_usage)
+      .def("namespace_parts", &namespace_parts, nb::arg("ns"))
       .def("usage_of_namespace", &usage_of_namespace, nb::arg("ns"))
       .def("find", &find, nb::arg("fingerprint"))
       .def_prop_ro("entry_count", &DirectoryIndex::entry_count)

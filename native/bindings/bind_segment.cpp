@@ -146,6 +146,16 @@ void set_namespaces(SegmentStore& store, const nb::list& current, const nb::list
   without_gil([&] { store.set_namespaces(current_ids, known_ids); });
 }
 
+// (limit in bytes, ids of namespaces) each.
+void set_quotas(SegmentStore& store, const nb::list& limits) {
+  std::vector<QuotaLimit> quotas;
+  for (nb::handle item : limits) {
+    const auto limit = nb::cast<nb::tuple>(item);
+    quotas.push_back({nb::cast<uint64_t>(limit[0]), namespace_ids(nb::cast<nb::list>(limit[1]))});
+  }
+  without_gil([&] { store.set_quotas(quotas); });
+}
+
 wire::KeepWish wish_of(int intent, uint32_t ttl_ms) {
   if (intent < 0 || intent > static_cast<int>(wire::Intent::kDemote))
     throw nb::value_error("intent is 0 (normal), 1 (retain) or 2 (demote)");
@@ -260,6 +270,7 @@ void bind_segment(nb::module_& m) {
             without_gil([&] { s.retire_namespace(id); });
           },
           "ns"_a)
+      .def("set_quotas", &set_quotas, "limits"_a)
       .def("evict_bytes", &SegmentStore::evict_bytes, "wanted_bytes"_a, released)
       .def("keep_objects", &keep_objects, "ns"_a, "fingerprints"_a, "intent"_a, "ttl_ms"_a)
       .def("keep_namespace", &keep_namespace, "ns"_a, "intent"_a, "ttl_ms"_a)

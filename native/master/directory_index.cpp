@@ -62,14 +62,17 @@ uint64_t DirectoryIndex::check(const void* groups, size_t bytes) {
   return entries;
 }
 
-void DirectoryIndex::hold_namespaces(std::vector<Group>& groups) {
-  for (size_t i = 0; i < groups.size(); ++i) {
-    try {
-      groups[i].ns_number = namespaces_.hold(groups[i].ns);
-    } catch (...) {
-      while (i-- > 0) namespaces_.unhold(groups[i].ns_number);
-      throw;
+void DirectoryIndex::hold_namespaces(std::vector<Group>& groups, uint32_t segment) {
+  size_t held = 0;
+  try {
+    for (Group& group : groups) {
+      group.ns_number = namespaces_.hold(group.ns);
+      ++held;
+      if (group.add) namespaces_.expect(group.ns_number, segment);
     }
+  } catch (...) {
+    while (held-- > 0) namespaces_.unhold(groups[held].ns_number);
+    throw;
   }
 }
 
@@ -86,7 +89,7 @@ DirectoryIndex::Applied DirectoryIndex::apply(uint32_t segment, const void* grou
   segment_at(segment);
   locations_.reserve(adds.size());
   table_.reserve(adds);
-  hold_namespaces(parsed);
+  hold_namespaces(parsed, segment);
 
   Applied applied;
   const uint32_t* tag = tags.data();
@@ -116,8 +119,8 @@ bool DirectoryIndex::add(uint32_t segment, uint32_t ns, const Fingerprint& f, ui
     if (known.segment != segment) continue;
     owner.usage.remove(known.length);
     owner.usage.add(length);
-    namespaces_.add(ns, length);
-    namespaces_.remove(known.ns, known.length);
+    namespaces_.add(ns, segment, length);
+    namespaces_.remove(known.ns, segment, known.length);
     known.length = length;
     known.ns = ns;
     if (!owner.unconfirmed.empty() || !doomed_.empty()) {  // it may be on one of these
@@ -132,7 +135,7 @@ bool DirectoryIndex::add(uint32_t segment, uint32_t ns, const Fingerprint& f, ui
   locations_.push_front(owner.entries, fresh);
   table_.fill(slot, tag, fresh);
   owner.usage.add(length);
-  namespaces_.add(ns, length);
+  namespaces_.add(ns, segment, length);
   return true;
 }
 
@@ -151,7 +154,7 @@ void DirectoryIndex::unlink(FingerprintTable::Slot& slot, uint32_t before, uint3
   const Location& gone = locations_[target];
   unlist(target);
   segments_[gone.segment].usage.remove(gone.length);
-  namespaces_.remove(gone.ns, gone.length);
+  namespaces_.remove(gone.ns, gone.segment, gone.length);
   if (before != kNoLocation)
     locations_[before].chain_next = gone.chain_next;
   else if (gone.chain_next != kNoLocation)
@@ -284,6 +287,11 @@ Usage DirectoryIndex::segment_usage(uint32_t segment) const {
 Usage DirectoryIndex::namespace_usage(const NamespaceId& ns) const {
   const MutexLock lock(mutex_);
   return namespaces_.usage(ns);
+}
+
+std::vector<std::pair<uint32_t, Usage>> DirectoryIndex::namespace_parts(const NamespaceId& ns) const {
+  const MutexLock lock(mutex_);
+  return namespaces_.parts(ns);
 }
 
 std::vector<std::pair<NamespaceId, Usage>> DirectoryIndex::namespace_usage() const {

@@ -132,6 +132,8 @@ class DirectoryIndex {
                               std::vector<bool>& taken) const;
   Usage segment_usage(uint32_t segment) const;
   Usage namespace_usage(const NamespaceId& ns) const;
+  // By segment; those that have nothing of it are left out.
+  std::vector<std::pair<uint32_t, Usage>> namespace_parts(const NamespaceId& ns) const;
   std::vector<std::pair<NamespaceId, Usage>> namespace_usage() const;
   // All holders, serving or not.
   std::optional<Found> find(const Fingerprint& fingerprint) const;
@@ -166,7 +168,7 @@ class DirectoryIndex {
   static std::vector<Group> parse_groups(const void* groups, size_t bytes);
 
   Segment& segment_at(uint32_t segment) REQUIRES(mutex_);
-  void hold_namespaces(std::vector<Group>& groups) REQUIRES(mutex_);
+  void hold_namespaces(std::vector<Group>& groups, uint32_t segment) REQUIRES(mutex_);
   bool add(uint32_t segment, uint32_t ns, const Fingerprint& f, uint32_t tag, uint32_t length)
       REQUIRES(mutex_);
   bool remove(uint32_t segment, const Fingerprint& f, uint32_t tag) REQUIRES(mutex_);

@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cstdint>
 #include <map>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -35,9 +36,19 @@ class NamespaceAccounts {
     --accounts_[number].holds;
     release(number);
   }
-  void add(uint32_t number, uint32_t length) { accounts_[number].usage.add(length); }
-  void remove(uint32_t number, uint32_t length) {
-    accounts_[number].usage.remove(length);
+  // What comes from a segment has to be expected first, which allocates.
+  void expect(uint32_t number, uint32_t segment) { accounts_[number].by_segment.try_emplace(segment); }
+  void add(uint32_t number, uint32_t segment, uint32_t length) {
+    Account& account = accounts_[number];
+    account.usage.add(length);
+    account.by_segment.find(segment)->second.add(length);
+  }
+  void remove(uint32_t number, uint32_t segment, uint32_t length) {
+    Account& account = accounts_[number];
+    account.usage.remove(length);
+    const auto part = account.by_segment.find(segment);
+    part->second.remove(length);
+    if (part->second.entries == 0 && account.holds == 0) account.by_segment.erase(part);
     release(number);
   }
 
@@ -45,6 +56,14 @@ class NamespaceAccounts {
   Usage usage(const NamespaceId& id) const {
     const auto found = number_of_.find(id);
     return found != number_of_.end() ? accounts_[found->second].usage : Usage{};
+  }
+  // By segment, those that have nothing of it left out.
+  std::vector<std::pair<uint32_t, Usage>> parts(const NamespaceId& id) const {
+    std::vector<std::pair<uint32_t, Usage>> out;
+    if (const auto found = number_of_.find(id); found != number_of_.end())
+      for (const auto& [segment, usage] : accounts_[found->second].by_segment)
+        if (usage.entries > 0) out.emplace_back(segment, usage);
+    return out;
   }
   std::vector<std::pair<NamespaceId, Usage>> all() const {
     std::vector<std::pair<NamespaceId, Usage>> out;
@@ -59,6 +78,7 @@ class NamespaceAccounts {
     NamespaceId id{};
     uint32_t holds = 0;
     Usage usage;
+    std::unordered_map<uint32_t, Usage> by_segment;
   };
 
   uint32_t create(const NamespaceId& id) {
@@ -70,7 +90,7 @@ class NamespaceAccounts {
     const uint32_t number = free_.back();
     number_of_.emplace(id, number);
     free_.pop_back();
-    accounts_[number] = Account{id, 0, {}};
+    accounts_[number] = Account{id, 0, {}, {}};
     return number;
   }
   void release(uint32_t number) {

@@ -77,6 +77,13 @@ bool NamespaceTable::remove(uint32_t slot, const NamespaceId& ns) noexcept {
   return true;
 }
 
+void NamespaceTable::touch(uint32_t slot, const NamespaceId& ns) noexcept {
+  const auto found = lists_.find(as_number(ns));
+  if (found == lists_.end() || found->second.tail == slot) return;
+  unlink(found->second, slot);
+  append(found->second, slot);
+}
+
 uint32_t NamespaceTable::retired_slot() {
   while (!to_evict_.empty()) {
     const uint64_t ns = to_evict_.back();

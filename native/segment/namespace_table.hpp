@@ -59,6 +59,13 @@ class NamespaceTable {
   void add(uint32_t slot, const NamespaceId& ns);
   // False, and nothing done, when the namespace holds no slot: the caller keeps another account than the table.
   [[nodiscard]] bool remove(uint32_t slot, const NamespaceId& ns) noexcept;
+  // The slot of the namespace that was added or touched longest ago; kNoSlot: it has none.
+  uint32_t first(const NamespaceId& ns) const noexcept {
+    const auto found = lists_.find(as_number(ns));
+    return found != lists_.end() ? found->second.head : kNoSlot;
+  }
+  // A slot of the namespace, as if it was added just now.
+  void touch(uint32_t slot, const NamespaceId& ns) noexcept;
   // A slot of a retired namespace, or kNoSlot when none is left.
   uint32_t retired_slot();
 

@@ -69,6 +69,7 @@ ObjectTable::Reserved ObjectTable::reserve(const Key& key, uint32_t length, uint
                                            std::string_view text) {
   const uint64_t bytes = uint64_t{length} + text.size();
   const auto text_bytes = static_cast<uint16_t>(text.size());
+  quotas_.expect(key.ns);
   while (slots_free_ > 0 || grow()) {
     const auto extent = extents_.allocate(bytes);
     if (!extent) return {kNoSlot, Short::kBytes};
@@ -87,6 +88,7 @@ ObjectTable::Reserved ObjectTable::reserve(const Key& key, uint32_t length, uint
     record.text_bytes = text_bytes;
     record.state = SlotState::kWriting;
     ++writing_count_;
+    quotas_.added(record.ns, record.length);
     addresses_.add(slot, *extent, ExtentAllocator::rounded(bytes));
     if (!text.empty()) std::memcpy(data(slot) + length, text.data(), text.size());
     return {slot, Short::kNothing};
@@ -115,6 +117,7 @@ std::optional<JournalEntry> ObjectTable::seal(uint32_t slot, const Fingerprint& 
     shards_.insert(slot, fp);
   } catch (const std::exception&) {
     keeps_rule(namespaces_.remove(slot, record.ns));
+    quotas_.removed(record.ns, record.length);
     free_memory(slot);
     return std::nullopt;
   }
@@ -134,6 +137,7 @@ void ObjectTable::use(uint32_t slot, const Fingerprint& fp) noexcept {
   if (!is_findable(slot) || shards_.fingerprint(slot) != fp) return;
   records_[slot].used_at = ++uses_;
   retention_.used(slot, records_[slot].ns, fp.lo, ranked_count_);
+  if (quotas_.is_limited(records_[slot].ns)) namespaces_.touch(slot, records_[slot].ns);
   policy_->on_use(slot);
 }
 
@@ -185,6 +189,7 @@ JournalEntry ObjectTable::tell_removal(uint32_t slot) noexcept {
 JournalEntry ObjectTable::take_out(uint32_t slot, bool idle, uint64_t seq) noexcept {
   const JournalEntry entry = tell_removal(slot);
   keeps_rule(namespaces_.remove(slot, records_[slot].ns));
+  quotas_.removed(records_[slot].ns, records_[slot].length);
   retention_.forget(slot, records_[slot].ns);
   --ranked_count_;
   slots_.set_removed(slot, seq);
@@ -212,6 +217,7 @@ std::optional<JournalEntry> ObjectTable::quarantine(uint32_t slot, uint64_t seq)
   const bool idle = shards_.take_out(slot);
   const JournalEntry entry = tell_removal(slot);
   keeps_rule(namespaces_.remove(slot, records_[slot].ns));
+  quotas_.removed(records_[slot].ns, records_[slot].length);
   retention_.forget(slot, records_[slot].ns);
   --ranked_count_;
   if (!idle) ++removed_held_count_;
@@ -230,7 +236,10 @@ void ObjectTable::free_memory(uint32_t slot) noexcept {
   // The generation moves on before the extent can be given to anyone else. Where it can't, whoever is copying out of this memory
   // would not notice: it is never used again.
   if (!is_as_written(slot) || !slots_.free(slot)) return condemn(slot);
-  if (record.state == SlotState::kWriting) --writing_count_;
+  if (record.state == SlotState::kWriting) {
+    --writing_count_;
+    quotas_.removed(record.ns, record.length);
+  }
   addresses_.remove(slot, record.offset - data_offset_, ExtentAllocator::rounded(record.stored_bytes()));
   free_extent(record.offset - data_offset_, record.stored_bytes());
   give_slot(slot);
@@ -245,7 +254,10 @@ void ObjectTable::free_extent(uint64_t offset, uint64_t size_bytes) noexcept {
 }
 
 void ObjectTable::condemn(uint32_t slot) noexcept {
-  if (records_[slot].state == SlotState::kWriting) --writing_count_;
+  if (records_[slot].state == SlotState::kWriting) {
+    --writing_count_;
+    quotas_.removed(records_[slot].ns, records_[slot].length);
+  }
   slots_.condemn(slot);
   records_[slot].state = SlotState::kQuarantined;
   ++quarantined_count_;

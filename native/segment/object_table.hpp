@@ -21,6 +21,7 @@
 #include "segment/eviction/eviction_policy.hpp"
 #include "segment/extent_allocator.hpp"
 #include "segment/journal.hpp"
+#include "segment/namespace_quotas.hpp"
 #include "segment/namespace_table.hpp"
 #include "segment/object_record.hpp"
 #include "segment/object_shards.hpp"
@@ -129,6 +130,16 @@ class ObjectTable {
   Evicted evict(uint64_t wanted_bytes, uint32_t steps_max, uint64_t now_ms, uint32_t own_batch, uint64_t seq,
                 std::vector<JournalEntry>& removed) noexcept;
 
+  // ---- quotas
+  NamespaceQuotas& quotas() { return quotas_; }
+  const NamespaceQuotas& quotas() const { return quotas_; }
+  // Removes objects of the group, the longest unused first, until it has room for `coming_bytes` within its limit,
+  // `steps_max` objects were looked at, or none was found that may go: pinned ones, ones being read and those of open
+  // batches stay. `own_batch`, `seq`: see evict.
+  Evicted evict_over_quota(NamespaceQuotas::Group& group, uint64_t coming_bytes, uint32_t steps_max,
+                           uint64_t now_ms, uint32_t own_batch, uint64_t seq,
+                           std::vector<JournalEntry>& removed) noexcept;
+
   // ---- windows: one range of addresses made free, where no extent is long enough
   struct Window {
     uint64_t begin = 0, end = 0;  // in the data area
@@ -232,6 +243,7 @@ class ObjectTable {
   void condemn(uint32_t slot) noexcept;
   void free_extent(uint64_t offset, uint64_t size_bytes) noexcept;
   double cost_of(uint32_t slot) const;
+  uint32_t longest_unused(NamespaceQuotas::Group& group) const noexcept;
   std::vector<WindowSearch::Element> elements_of(uint64_t region, WindowSearch& search,
                                                  uint64_t now_ms) const;
 
@@ -254,6 +266,7 @@ class ObjectTable {
   AddressMap addresses_;  // of what is not free: written, sealed, quarantined; of offsets in the data area
   std::set<std::pair<uint64_t, uint64_t>> chunk_extents_;  // (offset in the data area, bytes)
   NamespaceTable namespaces_;
+  NamespaceQuotas quotas_;
   PutBatches batches_;
   std::unique_ptr<EvictionPolicy> policy_;
   Retention retention_;

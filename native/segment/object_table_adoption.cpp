@@ -41,6 +41,7 @@ bool ObjectTable::adopt(uint32_t slot, const Fingerprint& fp, uint64_t seq, Keep
   record.text_bytes = h.text_bytes;
   record.keep = keep;
   try {
+    quotas_.expect(record.ns);
     namespaces_.add(slot, record.ns);
     shards_.insert(slot, fp);
   } catch (...) {
@@ -51,6 +52,7 @@ bool ObjectTable::adopt(uint32_t slot, const Fingerprint& fp, uint64_t seq, Keep
   record.state = SlotState::kSealed;
   record.used_at = ++uses_;
   ++ranked_count_;
+  quotas_.added(record.ns, record.length);
   addresses_.add(slot, record.offset - data_offset_, ExtentAllocator::rounded(record.stored_bytes()));
   policy_->on_insert({slot, fp.lo, record.stored_bytes(), h.depth, keep});
   return true;

@@ -154,6 +154,12 @@ void SegmentStore::retire_namespace(const NamespaceId& ns) {
   objects_.retire(ns);
 }
 
+void SegmentStore::set_quotas(const std::vector<QuotaLimit>& limits) {
+  const MutexLock lock(mutex_);
+  objects_.quotas().set(limits);
+  if (wants_eviction()) evict_wanted_.notify_one();
+}
+
 SegmentStore::Inventory SegmentStore::begin_inventory() {
   const MutexLock lock(mutex_);  // every object that can be found now has its number
   return {journal_.skip_to_end(), 0, objects_.slots_end()};
@@ -215,6 +221,7 @@ std::map<std::string, uint64_t> SegmentStore::stats() {
     out["slots_free"] = objects_.slots_free();
     out["quarantined_slots"] = objects_.quarantined_count();
     out["damaged_slots"] = objects_.damaged_count();
+    out["quota_limits"] = objects_.quotas().group_count();
     out["bookkeeping_errors"] = objects_.misuse_count();
   }
   for (const Budget::Usage& budget : budget_usage()) {
@@ -238,6 +245,9 @@ std::map<std::string, uint64_t> SegmentStore::stats() {
   count("evicted_bytes", evicted_bytes_);
   count("digest_mismatches", digest_mismatches_);
   count("conflicts", conflicts_);
+  count("quota_evicted_objects", quota_evicted_objects_);
+  count("quota_evicted_bytes", quota_evicted_bytes_);
+  count("quota_refused", quota_refused_);
   count("no_space", no_space_);
   count("not_committed", not_committed_);
   count("evictor_errors", evictor_errors_);

@@ -155,6 +155,8 @@ class SegmentStore {
   // reads are misses, and writes are UNAVAILABLE.
   void set_namespaces(const std::vector<NamespaceId>& current, const std::vector<NamespaceId>& known);
   void retire_namespace(const NamespaceId& ns);
+  // What groups of namespaces may have here, in place of what was set before. Whatever has more gives up its own.
+  void set_quotas(const std::vector<QuotaLimit>& limits);
   uint64_t evict_bytes(uint64_t wanted_bytes);
   // What an operator wants of objects.
   struct KeepCounts {
@@ -239,6 +241,10 @@ class SegmentStore {
   void take_over();
   bool reserve_one(const PutRequest& put, uint32_t entry, uint64_t bytes_left, Wait& wait, WriteEntry& write)
       REQUIRES(mutex_);
+  // Room for `bytes` more within the limits of the namespace, made of its own objects. False: none of them may go.
+  bool make_quota_room(const NamespaceId& ns, uint64_t bytes, uint32_t own_batch) REQUIRES(mutex_);
+  ObjectTable::Evicted evict_quota_step(NamespaceQuotas::Group& group, uint64_t coming_bytes,
+                                        uint32_t own_batch) REQUIRES(mutex_);
   bool is_same(uint32_t occupant, const PutRequest& put, uint32_t entry) const REQUIRES(mutex_);
   wire::Status seal_one(const PutRequest& put, uint32_t entry, WriteEntry& write,
                         std::vector<JournalEntry>& added) REQUIRES(mutex_);
@@ -265,6 +271,9 @@ class SegmentStore {
   void space_came() noexcept REQUIRES(mutex_);
   void run_evictor() EXCLUDES(mutex_);
   bool wants_free_ahead() const REQUIRES(mutex_) { return objects_.free_bytes() < free_ahead_bytes_; }
+  bool wants_eviction() REQUIRES(mutex_) {
+    return wants_free_ahead() || objects_.quotas().over_limit() != nullptr;
+  }
 
   const ProcessOwner owner_;
   const SegmentStoreOptions options_;
@@ -298,6 +307,7 @@ class SegmentStore {
   std::atomic<uint64_t> puts_{0}, put_bytes_{0}, gets_{0}, get_bytes_{0}, misses_{0}, exists_hits_{0};
   std::atomic<uint64_t> evicted_objects_{0}, evicted_bytes_{0}, digest_mismatches_{0}, conflicts_{0};
   std::atomic<uint64_t> no_space_{0}, not_committed_{0}, evictor_errors_{0};
+  std::atomic<uint64_t> quota_evicted_objects_{0}, quota_evicted_bytes_{0}, quota_refused_{0};
 };
 
 }  // namespace kvstore

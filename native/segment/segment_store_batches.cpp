@@ -147,6 +147,10 @@ bool SegmentStore::reserve_one(const PutRequest& put, uint32_t entry, uint64_t b
   const uint64_t bytes = ExtentAllocator::rounded(uint64_t{length} + text.size());
   if (bytes > objects_.capacity_bytes()) return false;
   PutBatch* const batch = wait.batch;
+  if (!make_quota_room(key.ns, length, batch == nullptr ? 0 : batch->id())) {
+    quota_refused_.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
   for (auto look_again = Clock::time_point::min();;) {
     const ObjectTable::Reserved reserved = objects_.reserve(key, length, put.depth(entry), text);
     write.slot = reserved.slot;
@@ -219,7 +223,7 @@ void SegmentStore::reserve_writes(const PutRequest& put, uint32_t first, uint32_
     }
     bytes_left -= bytes;
   }
-  if (wants_free_ahead()) evict_wanted_.notify_one();
+  if (wants_eviction()) evict_wanted_.notify_one();
 }
 
 Status SegmentStore::seal_one(const PutRequest& put, uint32_t entry, WriteEntry& write,

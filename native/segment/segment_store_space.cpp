@@ -69,6 +69,29 @@ ObjectTable::Evicted SegmentStore::evict_step(uint64_t wanted_bytes, uint32_t ow
   return done;
 }
 
+ObjectTable::Evicted SegmentStore::evict_quota_step(NamespaceQuotas::Group& group, uint64_t coming_bytes,
+                                                    uint32_t own_batch) {
+  rank_uses();
+  std::vector<JournalEntry> removed;
+  const ObjectTable::Evicted done = objects_.evict_over_quota(group, coming_bytes, kEvictSteps, now_ms(),
+                                                              own_batch, journal_.last_seq() + 1, removed);
+  // Not among the evicted of journal_evicted: those say that the pool is full.
+  if (!removed.empty()) journal_.append(removed);
+  quota_evicted_objects_.fetch_add(removed.size(), std::memory_order_relaxed);
+  quota_evicted_bytes_.fetch_add(done.freed_bytes, std::memory_order_relaxed);
+  if (done.freed_bytes > 0) space_came();
+  return done;
+}
+
+bool SegmentStore::make_quota_room(const NamespaceId& ns, uint64_t bytes, uint32_t own_batch) {
+  while (NamespaceQuotas::Group* const group = objects_.quotas().over_limit(ns, bytes)) {
+    if (bytes > group->limit_bytes || closed_.load()) return false;
+    if (evict_quota_step(*group, bytes, own_batch).freed_bytes == 0) return false;
+    if (objects_.quotas().over_limit(ns, bytes) != nullptr) give_way();  // the group may be another one then
+  }
+  return true;
+}
+
 ObjectTable::Evicted SegmentStore::evict_locked(uint64_t wanted_bytes, uint32_t own_batch) {
   ObjectTable::Evicted all;
   // One look at each object is enough: what was pinned a moment ago still is.
@@ -188,13 +211,17 @@ SegmentStore::Room SegmentStore::make_room(ObjectTable::Short lacking, uint64_t 
 void SegmentStore::run_evictor() {
   MutexLock lock(mutex_);
   while (!closed_.load()) {
-    while (!closed_.load() && !wants_free_ahead()) evict_wanted_.wait(mutex_);
+    while (!closed_.load() && !wants_eviction()) evict_wanted_.wait(mutex_);
     bool progress = true;
-    while (!closed_.load() && progress && wants_free_ahead()) {
+    while (!closed_.load() && progress && wants_eviction()) {
       try {
+        progress = false;
+        if (NamespaceQuotas::Group* const group = objects_.quotas().over_limit())
+          progress = evict_quota_step(*group, 0, 0).freed_bytes > 0;
         // A little at a time, so that writers and readers get the lock in between.
-        progress = evict_step(std::max<uint64_t>(free_ahead_bytes_ / 8, ExtentAllocator::kUnitBytes), 0)
-                       .freed_bytes > 0;
+        if (wants_free_ahead())
+          progress |= evict_step(std::max<uint64_t>(free_ahead_bytes_ / 8, ExtentAllocator::kUnitBytes), 0)
+                          .freed_bytes > 0;
       } catch (const std::exception&) {
         evictor_errors_.fetch_add(1, std::memory_order_relaxed);
         progress = false;

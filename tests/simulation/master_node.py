@@ -117,6 +117,9 @@ class StreamSession:
     def request_inventory(self) -> None:
         self._end.send(("inventory_request",))
 
+    def limit_quotas(self, limits: object) -> None:
+        """There are none."""
+
     def retire_namespaces(self, namespaces: tuple[bytes, ...], barrier: int) -> None:
         if self._accepted:
             self._end.send(("retire", namespaces, barrier))

@@ -109,6 +109,9 @@ class LoadSegment:
     def request_inventory(self) -> None:
         raise AssertionError("no entry was lost, and none is asked for again")
 
+    def limit_quotas(self, limits: object) -> None:
+        """There are none."""
+
     def retire_namespaces(self, namespaces: tuple[bytes, ...], barrier: int = 0) -> None:
         return
 

@@ -158,7 +158,7 @@ class Cluster:
     def control(self) -> str:
         return str(Address(self._reached_at, self.master_ports["control_port"]))
 
-    def start_master(self) -> ServerProcess:
+    def start_master(self, options: tuple[str, ...] = ()) -> ServerProcess:
         ports = self.master_ports
         self.master = self._launch(
             "master",
@@ -169,6 +169,7 @@ class Cluster:
             f"--control-port={ports.get('control_port', 0)}",
             f"--http-port={ports.get('http_port', 0)}",
             f"--metadata=rocksdb://{quote(str(self._directory / 'master'))}",
+            *options,
         )
         self.master_ports = self.master.wait_event("listening")
         return self.master

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import typer
 
-from kvstore.cli.admin import clear, drain, forget, keep, namespaces, segments, stat, status
+from kvstore.cli.admin import clear, drain, forget, keep, namespaces, quota, segments, stat, status
 
-COMMANDS = (status, segments, namespaces, stat, keep, clear, forget, drain)
+COMMANDS = (status, segments, namespaces, stat, keep, quota, clear, forget, drain)
 
 HELP = """Look at a running store, and change it.
 

@@ -9,7 +9,7 @@ import grpc.aio
 import typer
 
 from kvstore.cli.admin.cluster import Cluster, exchange, listed
-from kvstore.cli.admin.output import JsonOption, count, print_json, print_table, size
+from kvstore.cli.admin.output import JsonOption, count, duration, print_json, print_table, size
 from kvstore.cli.admin.views import View, identity_summary, namespace_view, retention_view
 from kvstore.cli.settings_options import with_settings_options
 from kvstore.common.config.admin import AdminSettings
@@ -28,6 +28,8 @@ def namespaces(settings: AdminSettings, json: JsonOption = False) -> None:
     Two rows of one model mean that its engines do not share pages: IDENTITY shows in what they differ
     (the whole of it with --json).
 
+    QUOTA is what it may have (`kvstore admin quota`), UNUSED how long nobody has asked for it.
+
     RETAINED is what goes last when space runs short, of a BUDGET that each namespace has; DEMOTED goes first
     (`kvstore admin keep`). Segments tell of them, by the master that leads.
     """
@@ -41,6 +43,8 @@ def namespaces(settings: AdminSettings, json: JsonOption = False) -> None:
             "EPOCH>",
             "OBJECTS>",
             "BYTES>",
+            "QUOTA>",
+            "UNUSED>",
             "RETAINED>",
             "BUDGET>",
             "DEMOTED>",
@@ -73,12 +77,20 @@ def list_namespaces(settings: AdminSettings) -> list[View]:
     return [namespace_view(namespace) for namespace in found]
 
 
+def _quota(view: View) -> int | None:
+    """The lower of its own and that of its tag, which it has with others."""
+    limits = [limit for limit in (view["quota_bytes"], view["tag_quota_bytes"]) if limit is not None]
+    return min(limits) if limits else None
+
+
 def _row(view: View) -> tuple[str, ...]:
     return (
         view["id"],
         str(view["epoch"]),
         str(view["object_count"]),
         size(view["object_bytes"]),
+        size(_quota(view)),
+        duration(view["unused_ms"]),
         size(view["retained_bytes"]),
         size(view["retained_bytes_max"]),
         count(view["demoted_objects"]),

@@ -52,6 +52,9 @@ def namespace_view(namespace: Any) -> View:
         "epoch": namespace.epoch,
         "object_count": namespace.object_count,
         "object_bytes": namespace.object_bytes,
+        "quota_bytes": known(namespace, "quota_bytes"),
+        "tag_quota_bytes": known(namespace, "tag_quota_bytes"),
+        "unused_ms": known(namespace, "unused_ms"),
         "identity": json.loads(namespace.identity),
     }
 

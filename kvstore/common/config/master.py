@@ -115,6 +115,14 @@ class MasterSettings(ServerSettings):
     )
     segments_max: int = setting(4096, "Most segments, suspect ones too.", group="Limits", ge=1, le=1 << 20)
     namespaces_max: int = setting(65_536, "Most namespaces.", group="Limits", ge=1, le=1 << 24)
+    namespace_unused_s: float = setting(
+        7 * 86_400.0,
+        "A namespace that holds nothing and that nobody has asked for so long is forgotten; 0: never. It begins anew when "
+        "another master leads.",
+        group="Limits",
+        ge=0,
+        le=366 * 86_400,
+    )
 
     @field_validator("metadata", mode="before")
     @classmethod

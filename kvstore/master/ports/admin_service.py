@@ -17,9 +17,12 @@ from kvstore.master.clear_watch import ClearWatch
 from kvstore.master.directory import Directory
 from kvstore.master.ports.health import leader_problems, limit_problems, standby_problems
 from kvstore.master.ports.keeping import keep_objects, retention, wrong_with_keep
+from kvstore.master.ports.quotas import quota_message, quota_subject, wrong_with_quota
 from kvstore.master.ports.refusals import backend_of, refuse, refuse_as_standby
 from kvstore.master.roles import Backend, Roles
 from kvstore.master.segment_questions import TIMEOUT_S, TooManyQuestions
+from kvstore.master.state.layout import QuotaKind, QuotaRecord
+from kvstore.master.state.quotas import tag_of
 from kvstore.v1 import admin_pb2 as pb
 from kvstore.v1 import admin_pb2_grpc
 from kvstore_client.protocol import FINGERPRINT_BYTES, NAMESPACE_BYTES, PEER_ID_BYTES, MapRecord, SegmentState
@@ -84,9 +87,15 @@ class AdminService(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
     async def ListNamespaces(self, request: Any, context: Any) -> AsyncIterator[Any]:
         backend = await backend_of(self._roles, context)
         usage = backend.index.namespace_usage()
+        quotas = {(quota.kind, quota.subject): quota.limit_bytes for quota in backend.quotas()}
         for namespace in list(backend.namespaces()):
             objects, size_bytes = usage.get(namespace.id, (0, 0))
+            tag = tag_of(namespace.identity) if quotas else b""
+            unused_s = None if namespace.used_at is None else time.monotonic() - namespace.used_at
             yield pb.Namespace(
+                quota_bytes=quotas.get((QuotaKind.NAMESPACE, namespace.identity)),
+                tag_quota_bytes=quotas.get((QuotaKind.TAG, tag)),
+                unused_ms=None if unused_s is None else max(0, int(unused_s * 1000)),
                 id=namespace.id,
                 epoch=namespace.epoch,
                 name=namespace.name,
@@ -94,6 +103,13 @@ class AdminService(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
                 object_count=objects,
                 object_bytes=size_bytes,
             )
+
+    async def ListQuotas(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        backend = await backend_of(self._roles, context)
+        usage = {ns: size_bytes for ns, (_, size_bytes) in backend.index.namespace_usage().items()}
+        namespaces = list(backend.namespaces())
+        for quota in list(backend.quotas()):
+            yield quota_message(quota, namespaces, usage)
 
     async def StatObject(self, request: Any, context: Any) -> Any:
         backend = await backend_of(self._roles, context)
@@ -146,6 +162,22 @@ class AdminService(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
         if progress is None:
             await _not_found(context, "no namespace has, or had, this id")
         return progress
+
+    async def SetQuota(self, request: Any, context: Any) -> Any:
+        directory = await self._leading(context)
+        if (wrong := wrong_with_quota(request)) is not None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, wrong)
+        namespaces = list(directory.namespaces())
+        subject = quota_subject(request, namespaces)
+        if subject is None:
+            await _not_found(context, "no namespace has this id: it has been cleared or forgotten meanwhile")
+        limit_bytes = None if request.remove else request.limit_bytes
+        try:
+            await directory.set_quota(*subject, limit_bytes)
+        except RefusedError as error:
+            await refuse(context, error, self._roles)
+        usage = {ns: size_bytes for ns, (_, size_bytes) in directory.index.namespace_usage().items()}
+        return quota_message(QuotaRecord(*subject, limit_bytes or 0), namespaces, usage)
 
     async def SetDraining(self, request: Any, context: Any) -> Any:
         directory = await self._leading(context)

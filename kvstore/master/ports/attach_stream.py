@@ -24,6 +24,7 @@ class AttachStream:
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._outbox: deque[Any] = deque()
         self._accepted = False
+        self._limits: Any | None = None  # the newest, where it was not told yet
         self._wake = asyncio.Event()
         self.closed: tuple[Status, str] | None = None
 
@@ -53,6 +54,13 @@ class AttachStream:
         retired = pb.RetireNamespaces(namespaces=namespaces, barrier=barrier)
         self.queue(pb.MasterMessage(retire_namespaces=retired))
 
+    def limit_quotas(self, limits: Any) -> None:
+        """What the segment has to keep to from now on, in place of what it was told before (pb.LimitQuotas)."""
+        if not self._accepted:
+            return  # it is told once it is
+        self._limits = limits
+        self._wake.set()
+
     def close(self, status: Status, reason: str) -> None:
         if self.closed is None:
             self.closed = (status, reason)
@@ -74,6 +82,10 @@ class AttachStream:
         while True:
             while self._outbox:
                 await context.write(self._outbox.popleft())
+            if self._limits is not None:
+                limits, self._limits = self._limits, None
+                await context.write(pb.MasterMessage(limit_quotas=limits))
+                continue
             if (message := self.newest()) is not None:
                 await context.write(message)
                 continue

@@ -393,7 +393,10 @@ class DirectoryConnection(asyncio.Protocol):
         return self._read(op, body)
 
     def _check_current(self, body: bytes) -> None:
-        if len(body) < 16 or self._roles.backend.is_current(body[:8]):
+        if len(body) < 16:
+            return
+        if self._roles.backend.is_current(body[:8]):
+            self._roles.backend.used(body[:8])
             return
         if self._roles.directory is None:
             # The leader may have opened it a moment ago.

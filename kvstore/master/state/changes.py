@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvstore.master.state.endpoint import Endpoint
+from kvstore.master.state.layout import QuotaKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,16 @@ class NamespaceRemoved:
     identity: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class QuotaStored:
+    """`limit_bytes`: None: there is none any more."""
+
+    request: int
+    kind: QuotaKind
+    subject: bytes
+    limit_bytes: int | None
+
+
 Change = (
     SegmentRegistered
     | DrainStored
@@ -104,6 +115,7 @@ Change = (
     | LogRewriteStored
     | NamespaceStored
     | NamespaceRemoved
+    | QuotaStored
 )
 SegmentChange = (
     SegmentRegistered

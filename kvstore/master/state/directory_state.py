@@ -15,10 +15,11 @@ from kvstore.master.state import events as ev
 from kvstore.master.state.barriers import Barriers
 from kvstore.master.state.draining import Draining
 from kvstore.master.state.effects import BroadcastMap, Effect, Report
-from kvstore.master.state.layout import ClusterRecord, NamespaceRecord, SegmentRecord
+from kvstore.master.state.layout import ClusterRecord, NamespaceRecord, QuotaRecord, SegmentRecord
 from kvstore.master.state.log_compaction import LogLimits
 from kvstore.master.state.membership import Membership, MembershipLimits
 from kvstore.master.state.namespaces import Namespaces
+from kvstore.master.state.quotas import Quotas
 from kvstore.master.state.segment_indexes import SegmentIndexes
 from kvstore.master.state.segment_logs import SegmentLogs
 from kvstore.master.state.segment_table import SegmentTable
@@ -34,6 +35,7 @@ class StateLimits:
     membership: MembershipLimits = field(default_factory=MembershipLimits)
     log: LogLimits = field(default_factory=LogLimits)
     namespaces_max: int = 65_536
+    namespace_unused_s: float = 0.0  # 0: namespaces are kept whether anybody uses them or not
     recovery_s: float = 10.0
 
 
@@ -58,6 +60,7 @@ class Recovered:
     index: DirectoryIndex
     segments: tuple[RecoveredSegment, ...] = ()
     namespaces: tuple[NamespaceRecord, ...] = ()
+    quotas: tuple[QuotaRecord, ...] = ()
 
 
 class DirectoryState:
@@ -69,8 +72,12 @@ class DirectoryState:
         self.map_epoch = term << 32 | 1
         self.segments = SegmentTable(SegmentIndexes(lambda index: self.index.segment_usage(index)[0] > 0))
         self.barriers = Barriers(self.segments)
-        self.namespaces = Namespaces(recovered.cluster, limits.namespaces_max, self.barriers)
+        self.namespaces = Namespaces(
+            now, recovered.cluster, limits.namespaces_max, self.barriers, limits.namespace_unused_s
+        )
         self.namespaces.recover(recovered.namespaces)
+        self.quotas = Quotas(self.namespaces)
+        self.quotas.recover(recovered.quotas)
         self.membership = Membership(self.segments, self.index, limits.membership)
         self.draining = Draining(self.segments, self.membership)
         self.logs = SegmentLogs(self.segments, self.index, limits.log)
@@ -138,7 +145,8 @@ class DirectoryState:
             case ev.HeartbeatReceived():
                 return self.membership.heartbeat(now, event)
             case ev.Tick():
-                return self.membership.tick(now, event.late_s)
+                expired = self.namespaces.expire(now, lambda ns: self.index.usage_of_namespace(ns)[0] == 0)
+                return expired + self.membership.tick(now, event.late_s)
             case ev.InventoryReceived():
                 return self._heard(now, event.session) + self.logs.inventory(event)
             case ev.SegmentAttached():
@@ -150,11 +158,13 @@ class DirectoryState:
             case ev.SegmentAway():
                 return self.membership.away(now, event)
             case ev.NamespaceOpened():
-                return self.namespaces.open(event)
+                return self.namespaces.open(now, event)
             case ev.NamespaceBumped():
                 return self.namespaces.bump(event)
             case ev.NamespaceForgotten():
                 return self.namespaces.forget(event)
+            case ev.QuotaRequested():
+                return self.quotas.request(event)
             case ev.NamespacesRetired():
                 self.barriers.confirmed(event)
                 return []
@@ -187,6 +197,7 @@ class DirectoryState:
             effects += self.membership.commit_stalled(event.error)
             effects += self.draining.commit_stalled(event.error)
             effects += self.namespaces.commit_stalled(event.error)
+            effects += self.quotas.commit_stalled(event.error)
         return effects
 
     def _committed(self, now: float, change: ch.Change) -> list[Effect]:
@@ -210,6 +221,8 @@ class DirectoryState:
                 return self.namespaces.stored(change)
             case ch.NamespaceRemoved():
                 return self.namespaces.removed(change)
+            case ch.QuotaStored():
+                return self.quotas.stored(change)
             case ch.SegmentRegistered():
                 return self.membership.registered(now, change)
             case ch.SegmentDropped():
@@ -227,6 +240,8 @@ class DirectoryState:
                 return failed + self.namespaces.store_failed(change, event.error)
             case ch.NamespaceRemoved():
                 return failed + self.namespaces.remove_failed(change, event.error)
+            case ch.QuotaStored():
+                return failed + self.quotas.store_failed(change, event.error)
             case ch.SegmentRegistered():
                 return failed + self.membership.registration_failed(change)
             case ch.SegmentDropped():

@@ -83,6 +83,11 @@ class NamespaceGone:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaReady:
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
 class DrainReady:
     request: int
 
@@ -144,6 +149,7 @@ Effect = (
     | RetireNamespaces
     | NamespaceReady
     | NamespaceGone
+    | QuotaReady
     | DrainReady
     | RequestRefused
     | SweepIndex

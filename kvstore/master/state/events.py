@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kvstore.master.metadata.store import Op, SpaceLevel
 from kvstore.master.state.changes import Change, Registration
+from kvstore.master.state.layout import QuotaKind
 from kvstore_client.protocol.link import LimitUse
 
 
@@ -90,6 +91,16 @@ class NamespaceForgotten:
 
     request: int
     ns: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaRequested:
+    """An operator wants one set, or removed (`limit_bytes` is None)."""
+
+    request: int
+    kind: QuotaKind
+    subject: bytes
+    limit_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +190,7 @@ Event = (
     | NamespaceOpened
     | NamespaceBumped
     | NamespaceForgotten
+    | QuotaRequested
     | NamespacesRetired
     | LogRewritten
     | CompactionEnded

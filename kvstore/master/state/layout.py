@@ -4,6 +4,7 @@
     m/commits-lost                                  the embedded store has lost commits, and nothing was made of it yet
     n/<sha256 of identity>                          a namespace
     s/<segment id>                                  a segment: endpoint, pool, which snapshot is current
+    q/<'n' or 't'><sha256 of identity or tag>       a quota
     l/<segment id> 's' <generation u32> <chunk u32> snapshot chunks of the segment's log
     l/<segment id> 't' <first_seq u64>              journal records after the snapshot
 
@@ -12,10 +13,12 @@ Numbers in keys are big-endian, so that key order is log order. One DeleteRange 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from kvstore.common.errors import CorruptRecordError, NewerFormatError
 from kvstore.master.metadata.store import DeleteRange, prefix_end
@@ -26,8 +29,10 @@ from kvstore_client.protocol import IDENTITY_BYTES_MAX, NAME_BYTES_MAX
 CLUSTER_KEY = b"m/cluster"
 NAMESPACES_PREFIX = b"n/"
 SEGMENTS_PREFIX = b"s/"
+QUOTAS_PREFIX = b"q/"
 LOGS_PREFIX = b"l/"
 ID_BYTES = 16
+QUOTA_BYTES_MAX = 1 << 60
 # Of the fields of registry records; that of the cluster's record is the format of the whole store, keys and all
 # (docs/upgrading.md). Records without one have the first.
 REGISTRY_FORMAT = 1
@@ -48,6 +53,17 @@ def segment_key(segment_id: bytes) -> bytes:
 
 def namespace_key(identity_digest: bytes) -> bytes:
     return NAMESPACES_PREFIX + identity_digest
+
+
+class QuotaKind(str, Enum):
+    """What a quota is of."""
+
+    NAMESPACE = "namespace"
+    TAG = "tag"
+
+
+def quota_key(kind: QuotaKind, subject: bytes) -> bytes:
+    return QUOTAS_PREFIX + kind.value[:1].encode() + hashlib.sha256(subject).digest()
 
 
 def log_prefix(segment_id: bytes) -> bytes:
@@ -192,6 +208,32 @@ class NamespaceRecord:
         checks = {"identity": _text(IDENTITY_BYTES_MAX), "name": _text(NAME_BYTES_MAX), "epoch": _U32}
         fields = _decode(data, "a namespace's record", checks)
         return NamespaceRecord(str(fields["identity"]).encode(), str(fields["name"]), int(fields["epoch"]))
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaRecord:
+    """`subject`: the identity of a namespace, or a tag, in UTF-8."""
+
+    kind: QuotaKind
+    subject: bytes
+    limit_bytes: int
+
+    def encode(self) -> bytes:
+        return _encode(
+            {"kind": self.kind.value, "subject": self.subject.decode(), "limit_bytes": self.limit_bytes}
+        )
+
+    @staticmethod
+    def decode(data: bytes) -> QuotaRecord:
+        checks = {
+            "kind": lambda value: value in list(QuotaKind),
+            "subject": _text(IDENTITY_BYTES_MAX),
+            "limit_bytes": _number(0, QUOTA_BYTES_MAX),
+        }
+        fields = _decode(data, "a quota's record", checks)
+        return QuotaRecord(
+            QuotaKind(str(fields["kind"])), str(fields["subject"]).encode(), int(fields["limit_bytes"])
+        )
 
 
 @dataclass(frozen=True, slots=True)

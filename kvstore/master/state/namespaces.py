@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from kvstore.common.identity import identity_hash, namespace_id
@@ -34,6 +34,10 @@ from kvstore_client.protocol import Status
 PAST_IDS_MAX = 65_536
 PAST_EPOCHS_AFTER_RESTART = 16
 WAITERS_MAX = 4096
+NOBODY = 0  # has asked for it: the number of no request
+# How often those are looked for that nobody uses, and how many are forgotten then.
+EXPIRY_LOOK_S = 60.0
+EXPIRED_MAX = 64
 
 
 @dataclass(slots=True)
@@ -46,28 +50,49 @@ class NamespaceState:
     pending_epoch: int | None = None
     forget_request: int | None = None  # who asked to forget it, while that is being stored
     waiters: list[int] = field(default_factory=list)
+    used_at: float = 0.0  # when it was last asked for, or this master began to lead
 
 
 class Namespaces:
-    def __init__(self, cluster: ClusterRecord, count_max: int, barriers: Barriers) -> None:
+    def __init__(
+        self, now: float, cluster: ClusterRecord, count_max: int, barriers: Barriers, unused_s: float = 0.0
+    ) -> None:
+        """`unused_s`: one that holds nothing and was not asked for so long is forgotten; 0: never."""
+        self._began_at = now
+        self._unused_s = unused_s
+        self._expire_at = now + unused_s
         self._barriers = barriers
         self.cluster = cluster
         self.count_max = count_max
         self._by_identity: dict[bytes, NamespaceState] = {}
         self._current: dict[bytes, NamespaceState] = {}
         self._past: OrderedDict[bytes, NamespaceState] = OrderedDict()
+        self.version = 0  # counts changes of the current ids
 
     def recover(self, records: Iterable[NamespaceRecord]) -> None:
         for record in records:
             ns_id = namespace_id(record.identity, record.epoch)
-            namespace = NamespaceState(record.identity, record.name, record.epoch, ns_id)
+            namespace = NamespaceState(
+                record.identity, record.name, record.epoch, ns_id, used_at=self._began_at
+            )
             self._by_identity[record.identity] = namespace
             self._current[ns_id] = namespace
+            self.version += 1
             for epoch in range(max(0, record.epoch - PAST_EPOCHS_AFTER_RESTART), record.epoch):
                 self._remember(namespace_id(record.identity, epoch), namespace)
 
+    def used(self, now: float, ns: bytes) -> None:
+        """Somebody asks for what it holds, or is about to put something."""
+        if (namespace := self._current.get(ns)) is not None:
+            namespace.used_at = now
+
     def is_current(self, ns: bytes) -> bool:
         return ns in self._current
+
+    def identity_of(self, ns: bytes) -> bytes:
+        """Empty: it is not current."""
+        namespace = self._current.get(ns)
+        return namespace.identity if namespace is not None else b""
 
     def current_ids(self) -> list[bytes]:
         return list(self._current)
@@ -97,8 +122,10 @@ class Namespaces:
 
     # ---- events --------------------------------------------------------------------------------------------
 
-    def open(self, event: NamespaceOpened) -> list[Effect]:
+    def open(self, now: float, event: NamespaceOpened) -> list[Effect]:
         namespace = self._by_identity.get(event.identity)
+        if namespace is not None:
+            namespace.used_at = now
         if namespace is not None and namespace.forget_request is not None:
             return [_being_forgotten(event.request)]
         if namespace is not None and namespace.stored:
@@ -114,7 +141,7 @@ class Namespaces:
             return [RequestRefused(event.request, Status.UNAVAILABLE, text), refused]
         epoch = self.cluster.epoch_floor
         namespace = NamespaceState(
-            event.identity, event.name, epoch, namespace_id(event.identity, epoch), False
+            event.identity, event.name, epoch, namespace_id(event.identity, epoch), False, used_at=now
         )
         self._by_identity[event.identity] = namespace
         return self._store(namespace, epoch, event.request)
@@ -142,7 +169,30 @@ class Namespaces:
         if namespace.pending_epoch is not None or namespace.forget_request is not None:
             text = "another change of this namespace is just being stored: try again"
             return [RequestRefused(event.request, Status.UNAVAILABLE, text)]
-        namespace.forget_request = event.request
+        return self._forget(namespace, event.request)
+
+    def expire(self, now: float, is_empty: Callable[[bytes], bool]) -> list[Effect]:
+        """Forgets some of those that hold nothing and that nobody has asked for; whoever does later opens it anew."""
+        if self._unused_s <= 0 or now < self._expire_at:
+            return []
+        unused = [
+            namespace
+            for namespace in self._current.values()
+            if now - namespace.used_at >= self._unused_s
+            and namespace.pending_epoch is None
+            and namespace.forget_request is None
+            and is_empty(namespace.id)
+        ]
+        self._expire_at = now + min(self._unused_s / 4, EXPIRY_LOOK_S)
+        effects: list[Effect] = []
+        for namespace in unused[:EXPIRED_MAX]:
+            fields = {"ns": namespace.id, "name": namespace.name, "unused_s": round(now - namespace.used_at)}
+            effects.append(Report("namespace_expired", fields, logging.INFO))
+            effects += self._forget(namespace, NOBODY)
+        return effects
+
+    def _forget(self, namespace: NamespaceState, request: int) -> list[Effect]:
+        namespace.forget_request = request
         floor = max(self.cluster.epoch_floor, namespace.epoch + 1)
         # At once, so that a later forgetting does not store a lower one.
         self.cluster = replace(self.cluster, epoch_floor=floor)
@@ -156,6 +206,7 @@ class Namespaces:
         namespace = self._by_identity.pop(change.identity)
         assert namespace.forget_request is not None
         del self._current[namespace.id]
+        self.version += 1
         for past in [ns for ns, whose in self._past.items() if whose is namespace]:
             del self._past[past]
         fields = {"ns": namespace.id, "epoch": namespace.epoch, "name": namespace.name}
@@ -186,6 +237,7 @@ class Namespaces:
         namespace.epoch = change.epoch
         namespace.id = namespace_id(namespace.identity, change.epoch)
         self._current[namespace.id] = namespace
+        self.version += 1
         waiters, namespace.waiters = namespace.waiters, []
         effects += [NamespaceReady(request, namespace.id, namespace.epoch) for request in waiters]
         fields = {"ns": namespace.id, "epoch": namespace.epoch, "name": namespace.name}

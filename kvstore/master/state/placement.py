@@ -27,7 +27,7 @@ class Candidate:
     capacity_bytes: int
     used_bytes: int
     fresh_since: float
-    placed_bytes: int = 0  # since used_bytes was last reported
+    placed_bytes: int = 0  # on their way, beside used_bytes
     evicted_at: float = -math.inf  # when it was last seen to evict
 
     @property

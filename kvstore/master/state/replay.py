@@ -15,7 +15,7 @@ from kvstore.master.metadata.store import Delete, KeyUpdate, Op
 from kvstore.master.state import layout
 from kvstore.master.state.directory_state import RecoveredSegment
 from kvstore.master.state.journal_entries import apply_entries
-from kvstore.master.state.layout import ClusterRecord, LogKey, NamespaceRecord, SegmentRecord
+from kvstore.master.state.layout import ClusterRecord, LogKey, NamespaceRecord, QuotaRecord, SegmentRecord
 from kvstore.master.state.log_sizes import LogSizes
 from kvstore.master.state.records import Record, RecordKind, decode_journal
 from kvstore_client._native import DirectoryIndex
@@ -63,6 +63,7 @@ class Replay:
         self.logs: dict[bytes, SegmentLog] = {}
         self.namespaces: dict[bytes, NamespaceRecord] = {}  # by identity
         self.current: dict[bytes, NamespaceRecord] = {}  # by id
+        self.quotas: dict[bytes, QuotaRecord] = {}  # by key
         self.lost_namespaces: dict[bytes, None] = {}  # keys of records that can't be read
         # Nobody knows of what: any log may lack something, any namespace may have had a later epoch.
         self.commits_lost = False
@@ -98,6 +99,14 @@ class Replay:
             return
         self.lost_namespaces.pop(key, None)
         self.add_namespace(record)
+
+    def load_quota(self, key: bytes, value: bytes) -> None:
+        """One that is corrupt is none: nobody is kept to it until it is set again."""
+        self.quotas.pop(key, None)
+        try:
+            self.quotas[key] = QuotaRecord.decode(value)
+        except CorruptRecordError as error:
+            self._corrupt("quota", key, error)
 
     def add_namespace(self, record: NamespaceRecord) -> None:
         if (old := self.namespaces.get(record.identity)) is not None:
@@ -154,6 +163,11 @@ class Replay:
             else:
                 self.lost_namespaces.pop(key, None)
                 self._forget_namespace(key)
+        elif key.startswith(layout.QUOTAS_PREFIX):
+            if value is not None:
+                self.load_quota(key, value)
+            else:
+                self.quotas.pop(key, None)
         elif key == layout.CLUSTER_KEY:
             self.load_cluster(value)
 

@@ -182,9 +182,13 @@ TEST(random_operations_agree_with_a_map) {
       }
       uint64_t total = 0;
       std::map<NamespaceId, uint64_t> per_ns;
+      std::map<NamespaceId, std::map<uint32_t, uint64_t>> parts;
       for (const auto& [f, holders] : model.entries) {
         total += holders.size();
-        for (const auto& [holder, value] : holders) ++per_ns[ns_of(value.second)];
+        for (const auto& [holder, value] : holders) {
+          ++per_ns[ns_of(value.second)];
+          parts[ns_of(value.second)][holder] += value.first;
+        }
       }
       CHECK_EQ(index.entry_count(), total);
       for (uint32_t s = 0; s < kSegments; ++s) {
@@ -193,7 +197,12 @@ TEST(random_operations_agree_with_a_map) {
       }
       const auto usage = index.namespace_usage();
       CHECK_EQ(usage.size(), per_ns.size());
-      for (const auto& [id, u] : usage) CHECK_EQ(u.entries, per_ns.at(id));
+      for (const auto& [id, u] : usage) {
+        CHECK_EQ(u.entries, per_ns.at(id));
+        std::map<uint32_t, uint64_t> told;
+        for (const auto& [segment, part] : index.namespace_parts(id)) told[segment] = part.bytes;
+        CHECK(told == parts.at(id));
+      }
     }
   }
 }

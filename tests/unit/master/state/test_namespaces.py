@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from kvstore.common.errors import RefusedError
@@ -12,11 +14,13 @@ from kvstore.master.recovery import EPOCH_FLOOR_STEP
 from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
 from kvstore.master.state import layout, namespaces
+from kvstore.master.state.changes import NamespaceRemoved
 from kvstore.master.state.directory_state import StateLimits
 from kvstore.master.state.layout import NamespaceRecord
 from kvstore.master.state.replay import Replay
 from kvstore_client.protocol import Status
-from support.state_rig import StateRig
+from kvstore_client.protocol.journal import JournalGroup, JournalOp, encode_groups
+from support.state_rig import ModelSegment, StateRig, attach, fingerprint
 
 IDENTITY = b'{"dtype":"bf16","model":"m"}'
 OTHER = b'{"model":"other"}'
@@ -277,3 +281,55 @@ async def test_so_many_past_ids_are_known_and_older_ones_are_simply_stale(
         rig.feed(ev.NamespaceBumped(10 + epoch, namespace_id(IDENTITY, epoch)))
     assert [ready.request for ready in rig.take(ef.NamespaceReady)] == [12, 13, 14]
     assert {refused.request for refused in rig.take(ef.RequestRefused)} == {10, 11}
+
+
+async def test_a_namespace_that_holds_nothing_and_that_nobody_asks_for_is_forgotten() -> None:
+    rig = await StateRig(StateLimits(namespace_unused_s=100.0)).start()
+    rig.feed(ev.NamespaceOpened(1, IDENTITY, "m"))
+    rig.feed(ev.NamespaceOpened(2, OTHER, "o"))
+    await rig.commit()
+    ns, other = namespace_id(IDENTITY, 0), namespace_id(OTHER, 0)
+    rig.feed(ev.Tick(), after_s=99.0)
+    assert not rig.pending
+    rig.state.namespaces.used(rig.now, other)
+    rig.feed(ev.Tick(), after_s=60.0)
+    await rig.commit()
+    assert not rig.state.namespaces.is_current(ns)
+    assert rig.state.namespaces.is_current(other)
+    assert {"namespace_expired", "namespace_forgotten"} <= set(rig.reports())
+    # Whoever comes back gets another epoch: what may be left of the old one stays unreachable.
+    rig.feed(ev.NamespaceOpened(3, IDENTITY, "m"))
+    await rig.commit()
+    assert rig.take(ef.NamespaceReady)[-1].epoch == 1
+    # Another master counts anew.
+    await rig.restart()
+    rig.feed(ev.Tick(), after_s=99.0)
+    assert not rig.pending
+
+
+async def test_a_namespace_that_holds_something_is_never_forgotten_by_itself() -> None:
+    rig = await StateRig(StateLimits(namespace_unused_s=100.0)).start()
+    rig.feed(ev.NamespaceOpened(1, IDENTITY, "m"))
+    await rig.commit()
+    ns = namespace_id(IDENTITY, 0)
+    model = ModelSegment(1, random.Random(1))
+    await attach(rig, model, 1)
+    group = JournalGroup(JournalOp.ADD, ns, fingerprint(1), (100,))
+    rig.feed(ev.JournalReceived(1, 1, 1, encode_groups([group])))
+    await rig.commit()
+    rig.feed(ev.Tick(), after_s=1000.0)
+    assert not any(isinstance(each.change, NamespaceRemoved) for each in rig.pending)
+
+
+async def test_only_some_are_forgotten_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "EXPIRED_MAX", 3)
+    rig = await StateRig(StateLimits(namespace_unused_s=100.0)).start()
+    for number in range(8):
+        rig.feed(ev.NamespaceOpened(number, b'{"model":"%d"}' % number, "m"))
+    await rig.commit()
+    left = []
+    for _ in range(4):
+        rig.feed(ev.Tick(), after_s=200.0)
+        await rig.commit()
+        left.append(len(rig.state.namespaces))
+    assert left == [5, 2, 0, 0]

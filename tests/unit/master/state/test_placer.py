@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from kvstore.master.metadata.store import SpaceLevel
 from kvstore.master.state import events as ev
 from kvstore.master.state.data_paths import DataPaths
+from kvstore.master.state.placed_bytes import ON_THE_WAY_S, PlacedBytes
 from kvstore.master.state.placement import HostFirstTwoChoices
 from kvstore.master.state.placer import Placer
 from kvstore_client.protocol import ALREADY_THERE, NO_SEGMENT
@@ -51,20 +54,101 @@ async def test_a_segment_without_its_stream_takes_nothing_from_the_next_request_
     assert await placed(rig, placer, 2) == (NO_SEGMENT,)
 
 
-async def test_what_was_placed_since_a_segment_reported_counts_until_it_reports_again() -> None:
+HUGE = 100 << 20  # of a segment of 1 GiB: with eight of them it has no room for a ninth
+
+
+def homes(rig: StateRig, placer: Placer, numbers: range) -> list[int]:
+    """Where objects of HUGE bytes go that are written on the host of segment 0."""
+    bodies = [PlaceRequest(NS, (HUGE,), fingerprint(number)).encode() for number in numbers]
+    return [PlaceReply.decode(placer.place(rig.now, body, 0)).segments[0] for body in bodies]
+
+
+async def two_segments() -> tuple[StateRig, ModelSegment, Placer]:
     rig, model, placer = await one_segment()
     await attach(rig, ModelSegment(2, random.Random(2)), 2)
-    chosen = set()
-    for number in range(10, 40):
-        body = PlaceRequest(NS, (100 << 20,), fingerprint(number)).encode()
-        chosen |= set(PlaceReply.decode(placer.place(rig.now, body, 0)).segments)
-    assert chosen == {0, 1}, "its home is full after eight of them"
-    beat = ev.HeartbeatReceived(model.segment_id, model.pool_id, 0, 0)
+    return rig, model, placer
+
+
+def report(rig: StateRig, placer: Placer, model: ModelSegment, used_bytes: int) -> None:
+    beat = ev.HeartbeatReceived(model.segment_id, model.pool_id, used_bytes, 0)
     rig.feed(beat)
-    placer.reported(beat)
-    for number in range(100, 105):
-        body = PlaceRequest(NS, (100 << 20,), fingerprint(number)).encode()
-        assert PlaceReply.decode(placer.place(rig.now, body, 0)).segments == (0,)
+    placer.reported(rig.now, beat)
+
+
+async def arrive(rig: StateRig, placer: Placer, model: ModelSegment, numbers: range) -> None:
+    first = model.last_seq + 1
+    model.add(*numbers, length=HUGE)
+    rig.feed(model.batch(1, first))
+    await rig.commit()
+    placer.journaled(model.segment_id)
+
+
+async def test_what_was_placed_counts_until_it_arrives_whatever_a_segment_reports_meanwhile() -> None:
+    rig, model, placer = await two_segments()
+    assert homes(rig, placer, range(10, 18)) == [0] * 8
+    assert homes(rig, placer, range(20, 28)) != [0] * 8, "its home is full after eight of them"
+    report(rig, placer, model, 0)  # taken before any of it had come
+    assert homes(rig, placer, range(40, 48)) != [0] * 8, "and still is"
+
+
+async def test_what_a_segment_reports_counts_though_nobody_placed_it() -> None:
+    rig, model, placer = await two_segments()
+    assert homes(rig, placer, range(10, 11)) == [0]
+    report(rig, placer, model, 9 * HUGE)
+    assert homes(rig, placer, range(20, 24)) != [0] * 4
+
+
+async def test_what_was_placed_counts_whoever_joins_meanwhile() -> None:
+    rig, _, placer = await two_segments()
+    assert homes(rig, placer, range(10, 18)) == [0] * 8
+    await attach(rig, ModelSegment(3, random.Random(3)), 3)
+    assert homes(rig, placer, range(20, 28)) != [0] * 8
+
+
+async def test_what_was_placed_counts_whatever_happens_to_the_stream_of_its_segment() -> None:
+    rig, model, placer = await two_segments()
+    assert homes(rig, placer, range(10, 18)) == [0] * 8
+    rig.feed(ev.StreamLost(1))
+    assert homes(rig, placer, range(20, 21)) == [1]
+    await attach(rig, model, 3)
+    assert homes(rig, placer, range(21, 29)) != [0] * 8
+
+
+async def test_what_has_arrived_counts_once_before_its_segment_reports_it_and_after() -> None:
+    rig, model, placer = await two_segments()
+    assert homes(rig, placer, range(10, 14)) == [0] * 4
+    await arrive(rig, placer, model, range(10, 14))
+    assert homes(rig, placer, range(20, 22)) == [0] * 2
+    report(rig, placer, model, 4 * HUGE)
+    assert homes(rig, placer, range(22, 24)) == [0] * 2, "eight in all"
+    assert homes(rig, placer, range(30, 38)) != [0] * 8
+
+
+async def test_what_arrived_though_nobody_placed_it_counts_at_once() -> None:
+    rig, model, placer = await two_segments()
+    assert homes(rig, placer, range(10, 11)) == [0]
+    await arrive(rig, placer, model, range(20, 28))
+    assert homes(rig, placer, range(30, 34)) != [0] * 4
+
+
+async def test_what_was_placed_and_never_comes_is_given_up() -> None:
+    rig, _, placer = await two_segments()
+    assert homes(rig, placer, range(10, 18)) == [0] * 8
+    rig.now += ON_THE_WAY_S - 0.1
+    assert homes(rig, placer, range(20, 28)) != [0] * 8
+    rig.now += 2 * ON_THE_WAY_S
+    assert homes(rig, placer, range(40, 48)) == [0] * 8
+
+
+def test_however_many_puts_are_on_their_way_few_sums_are_kept() -> None:
+    placed = PlacedBytes()
+    for number in range(100_000):
+        placed.placed(number / 1000, 1)
+    assert len(placed._sums) <= ON_THE_WAY_S / 0.25 + 2
+    assert placed.total == pytest.approx(ON_THE_WAY_S * 1000, rel=0.1)
+    placed.arrived(placed.total + 5)
+    assert placed.total == 0
+    assert not placed._sums
 
 
 async def test_what_lies_on_a_segment_that_is_not_heard_is_not_there_already() -> None:
