@@ -230,6 +230,34 @@ class JournalPump:
         """The master has made everything up to `durable_seq` durable. JournalProtocolError, and nothing is taken, when this
         stream has not carried that."""
 
+class CopyCancellation:
+    """Ends a copy on another thread."""
+
+    def __init__(self) -> None: ...
+
+class ObjectCopier:
+    """Copies objects from other segments into a store. Thread-safe: orders run on their callers' threads."""
+
+    def __init__(self, store: SegmentStore, *, token: str = "") -> None:
+        """`token`: what a client presents to segments."""
+    def copy(
+        self,
+        cancellation: CopyCancellation,
+        *,
+        host: str,
+        port: int,
+        unix_path: str,
+        pool_id: bytes,
+        ns: bytes,
+        fingerprints: bytes,
+        may_evict: bool = False,
+        bytes_per_s: int = 0,
+        timeout_ms: int = 60_000,
+    ) -> tuple[bytes, int, str]:
+        """(a status of docs/protocol.md an object, bytes copied, what was wrong with the other segment). Returns within its timeout and 5 s
+        for the commit, or moments after the cancellation. ValueError: an order that can't be."""
+    def cancel(self, cancellation: CopyCancellation) -> None: ...
+
 class JournalLink:
     """The connection that carries journal, inventory and heartbeats of a segment to the master that has registered it. A thread
     of its own, which never touches Python."""

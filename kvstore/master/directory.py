@@ -21,6 +21,7 @@ from kvstore.master.data_path_probe import DataPathProbes
 from kvstore.master.index_sweeper import sweep
 from kvstore.master.metadata.store import Fence, MetadataStore, Space
 from kvstore.master.metrics import MasterMetrics
+from kvstore.master.object_copies import ObjectCopies
 from kvstore.master.segment_questions import SegmentQuestions
 from kvstore.master.state import effects as ef
 from kvstore.master.state import events as ev
@@ -70,10 +71,11 @@ class Directory:
         metrics: MasterMetrics,
         *,
         run_bytes: int,
+        copy_bytes_per_s: int = 0,
         on_fenced: Callable[[FencedError], None],
         on_failed: Callable[[KvstoreError], None],
     ) -> None:
-        """`on_fenced`: another master writes. `on_failed`: nothing here can go on."""
+        """`copy_bytes_per_s`: see ObjectCopies. `on_fenced`: another master writes. `on_failed`: nothing here can go on."""
         self._store = store
         self._metrics = metrics
         self.state = DirectoryState(time.monotonic(), fence.term, recovered, limits)
@@ -92,6 +94,7 @@ class Directory:
         self._session_count = 0
         self._answers = Answers(self.handle)
         self.questions = SegmentQuestions()
+        self.copies = ObjectCopies(self.state, self.questions, metrics, copy_bytes_per_s)
         self._map_changed: asyncio.Future[None] | None = None
         self.data_paths = DataPaths()
         self._probes = DataPathProbes(self.state, self.data_paths, metrics)

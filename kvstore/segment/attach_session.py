@@ -15,6 +15,7 @@ from kvstore import __version__
 from kvstore.common.control_metadata import refusing_cluster, token_metadata
 from kvstore.common.logs import log_throttled
 from kvstore.segment.answers import KeepingStore, answer_to
+from kvstore.segment.copying import Copier, CopyOrders
 from kvstore.segment.errors import ClusterChanged, LinkLost, RegistrationRefused
 from kvstore.segment.heartbeat import HeartbeatCounters
 from kvstore.segment.journal_pump import JournalProtocolError, JournalPump
@@ -79,9 +80,10 @@ class AttachSession:
         on_linked: Callable[[Any], None],
         cluster_id: bytes,
         heartbeats: HeartbeatCounters,
+        copier: Copier | None = None,
     ) -> None:
         """`cluster_id`: the cluster that the pool's content belongs to; empty while it belongs to none. `on_linked` gets the
-        answer to the registration, once what is journalled is being sent."""
+        answer to the registration, once what is journalled is being sent. `copier`: carries out copy orders; None: it takes none."""
         self._stub = control_pb2_grpc.ControlStub(channel)
         self._address = address
         self._registration = registration
@@ -90,6 +92,7 @@ class AttachSession:
         self._on_linked = on_linked
         self._cluster_id = cluster_id
         self._heartbeats = heartbeats
+        self._copier = copier
         self._link: JournalLink | None = None
         self._writing = asyncio.Lock()  # one message at a time goes up the stream
         self._goodbye: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -156,6 +159,7 @@ class AttachSession:
             makes_link=True,
             expected_cluster_id=self._cluster_id,
             takes_questions=True,
+            takes_copy_orders=self._copier is not None,
         )
         try:
             await self._send(call, pb.SegmentMessage(register=message))
@@ -204,7 +208,10 @@ class AttachSession:
             raise _can_not_be(error) from error
 
     async def _converse(self, call: Any, link: JournalLink, registered: Any) -> None:
-        reading = asyncio.create_task(self._read(call), name="attach-read")
+        copies = None
+        if self._copier is not None:
+            copies = CopyOrders(self._copier, lambda answer: self._send(call, answer))
+        reading = asyncio.create_task(self._read(call, copies), name="attach-read")
         linking = asyncio.create_task(self._watch(link, registered), name="attach-link")
         try:
             over: list[asyncio.Future[Any]] = [reading, linking, self._goodbye]
@@ -221,11 +228,13 @@ class AttachSession:
             for task in (reading, linking):
                 task.cancel()
             results = await asyncio.gather(reading, linking, return_exceptions=True)
+            if copies is not None:
+                await asyncio.shield(copies.stop())
         for result in results:
             if isinstance(result, Exception):
                 raise result
 
-    async def _read(self, call: Any) -> None:
+    async def _read(self, call: Any, copies: CopyOrders | None) -> None:
         """Until the master ends the stream."""
         while (message := await call.read()) is not grpc.aio.EOF:
             kind = message.WhichOneof("body")
@@ -237,6 +246,10 @@ class AttachSession:
                 answer = await asyncio.to_thread(answer_to, self._store, message)
                 if answer is not None:
                     await self._send(call, answer)
+            elif kind == "copy_objects" and copies is not None:
+                await copies.take(message.copy_objects)
+            elif kind == "cancel_copy" and copies is not None:
+                copies.cancel(message.cancel_copy.question)
             # Anything else comes from a newer master: ignored, as the protocol asks.
 
     async def _retire(self, call: Any, namespaces: Iterable[bytes], barrier: int) -> None:

@@ -67,6 +67,7 @@ class ObjectTable {
   uint8_t* data(uint32_t slot) const { return base_ + records_[slot].offset; }
   uint64_t offset(uint32_t slot) const { return records_[slot].offset; }  // in the map
   uint32_t length(uint32_t slot) const { return records_[slot].length; }
+  uint16_t text_bytes(uint32_t slot) const { return records_[slot].text_bytes; }
   const NamespaceTable& namespaces() const { return namespaces_; }
   PutBatches& batches() { return batches_; }
 
@@ -98,6 +99,7 @@ class ObjectTable {
 
   // ---- what writers want of findable objects when space runs short
   bool is_retained(uint32_t slot) const { return retention_.of(slot) == Keep::kRetained; }
+  Keep wished(uint32_t slot) const { return retention_.of(slot); }
   uint64_t taken_bytes(uint32_t slot) const {
     return ExtentAllocator::rounded(records_[slot].stored_bytes());
   }
