@@ -134,6 +134,11 @@ class SegmentStore:
     def inventory(self, entries_max: int) -> tuple[int, list[bytes]]:
         """(last_seq, chunks): the sealed objects as ADD groups, and the number they stand for. Taken in slices, between which the
         store changes: entries after last_seq say how. Entries up to last_seq count as handed out."""
+    def hottest(
+        self, after: tuple[int, int, int] | None, entries_max: int
+    ) -> tuple[bytes, tuple[int, int, int], bool]:
+        """(the next objects of a walk through all, hottest first, as ADD groups; where it is then; whether none is left). `after`: where it
+        was, None at its beginning. What is used while it lasts may be left out."""
     def namespaces(self) -> list[bytes]:
         """Ids of the namespaces that hold objects."""
     def set_namespaces(self, current: list[bytes], known: list[bytes]) -> None:

@@ -18,6 +18,7 @@ from kvstore.master.commit_watch import CommitWatch
 from kvstore.master.committer import Committer
 from kvstore.master.compaction import Compactor
 from kvstore.master.data_path_probe import DataPathProbes
+from kvstore.master.drains import Drains
 from kvstore.master.index_sweeper import sweep
 from kvstore.master.metadata.store import Fence, MetadataStore, Space
 from kvstore.master.metrics import MasterMetrics
@@ -97,6 +98,7 @@ class Directory:
         self.copies = ObjectCopies(self.state, self.questions, metrics, copy_bytes_per_s)
         self._map_changed: asyncio.Future[None] | None = None
         self.data_paths = DataPaths()
+        self.drains = Drains(self.state, self.questions, self.copies, self.data_paths)
         self._probes = DataPathProbes(self.state, self.data_paths, metrics)
         self._placer = Placer(self.state, policy, run_bytes, self.data_paths)
         self._tasks = CoreTasks(on_failed)
@@ -109,6 +111,7 @@ class Directory:
         self._tasks.start(self._tick_forever(), "directory-tick")
         self._tasks.start_job(sweep(self.state.index), "directory-sweep")  # what a follower left over
         self._tasks.keep(self._probes.run, "directory-data-path-probes")
+        self._tasks.keep(self.drains.run, "directory-drains")
         self._tasks.keep(self._store_watch.run, "directory-store-watch")
         self._tasks.keep(self._store_watch.keep_up, "directory-store-upkeep")
 

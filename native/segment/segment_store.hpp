@@ -139,6 +139,16 @@ class SegmentStore {
   // what does not fit.
   void reserve_in_free_room(const PutRequest& put, std::vector<WriteEntry>& writes, PutBatch* batch);
 
+  // A walk through all objects, hottest first.
+  struct RankWalk {
+    bool begun = false;
+    uint32_t since = 0;  // ObjectTable::uses() when it began
+    uint64_t rank = 0;   // of the last object that was listed, and its slot
+    uint32_t slot = 0;
+  };
+  // Appends the next objects as ADD groups in their order, at most `entries_max`; true when none is left. What is used while the walk
+  // lasts may be left out of it. The mutex is held for some tens of microseconds at a time; every call looks at all slots.
+  bool hottest(RankWalk& walk, size_t entries_max, std::vector<uint8_t>& groups);
   void count_copied_in(uint64_t objects, uint64_t bytes) {
     copied_in_.fetch_add(objects, std::memory_order_relaxed);
     copied_in_bytes_.fetch_add(bytes, std::memory_order_relaxed);

@@ -9,7 +9,8 @@ namespace {
 
 using wire::Status;
 
-constexpr uint32_t kLockedMax = 256;  // entries of one critical section
+constexpr uint32_t kLockedMax = 256;     // entries of one critical section
+constexpr uint32_t kRankedSlots = 2048;  // slots looked at in one
 
 wire::Intent intent_of(Keep keep) {
   switch (keep) {
@@ -73,6 +74,53 @@ SegmentStore::Copyable SegmentStore::acquire_copies(const fetch_codec::FetchRequ
   copied_out_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   budgets_.held_bytes.count_refused(refused);
   return copies;
+}
+
+bool SegmentStore::hottest(RankWalk& walk, size_t entries_max, std::vector<uint8_t>& groups) {
+  const auto before = [](const ObjectTable::Ranked& a, const ObjectTable::Ranked& b) {
+    return a.rank != b.rank ? a.rank < b.rank : a.slot < b.slot;
+  };
+  std::vector<ObjectTable::Ranked> found;
+  size_t kept = 0;  // of `found`: candidates; what is behind them was not looked at yet
+  uint32_t end = 0;
+  {
+    const MutexLock lock(mutex_);
+    rank_uses();
+    if (!walk.begun) walk.since = objects_.uses();
+    end = objects_.slots_end();
+  }
+  bool cut = false;
+  for (uint32_t first = 0; first < end; first += kRankedSlots) {
+    {
+      const MutexLock lock(mutex_);
+      objects_.list_ranked(first, std::min(end, first + kRankedSlots), walk.since, found);
+    }
+    const auto is_behind = [&](const ObjectTable::Ranked& each) {
+      return walk.begun && (each.rank != walk.rank ? each.rank < walk.rank : each.slot <= walk.slot);
+    };
+    found.erase(std::remove_if(found.begin() + static_cast<ptrdiff_t>(kept), found.end(), is_behind),
+                found.end());
+    kept = found.size();
+    if (kept < 2 * entries_max) continue;
+    std::nth_element(found.begin(), found.begin() + static_cast<ptrdiff_t>(entries_max), found.end(), before);
+    found.resize(kept = entries_max);
+    cut = true;
+  }
+  std::sort(found.begin(), found.end(), before);
+  if (found.size() > entries_max) {
+    found.resize(entries_max);
+    cut = true;
+  }
+  std::vector<JournalEntry> entries;
+  entries.reserve(found.size());
+  for (const ObjectTable::Ranked& each : found) entries.push_back(each.entry);
+  write_journal_groups(entries.data(), entries.size(), groups);
+  walk.begun = true;
+  if (!found.empty()) {
+    walk.rank = found.back().rank;
+    walk.slot = found.back().slot;
+  }
+  return !cut;
 }
 
 std::pair<SegmentStore::Statuses, uint64_t> SegmentStore::have(const NamespaceId& ns,

@@ -111,6 +111,9 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
                     directory.questions.answered(number, told.question, told)
                 elif kind == "copied":
                     directory.questions.answered(number, message.copied.question, message.copied)
+                elif kind == "hottest_told":
+                    told = message.hottest_told
+                    directory.questions.answered(number, told.question, told)
                 elif kind == "register":
                     session.close(Status.BAD_REQUEST, "a stream registers once")
                 elif isinstance(session, StreamedSession):
