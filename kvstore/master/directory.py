@@ -4,6 +4,7 @@ only."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -29,6 +30,7 @@ from kvstore.master.state import events as ev
 from kvstore.master.state.changes import Change
 from kvstore.master.state.data_paths import DataPaths
 from kvstore.master.state.directory_state import DirectoryState, Recovered, StateLimits
+from kvstore.master.state.drain_plan import DrainProgress
 from kvstore.master.state.placement import PlacementPolicy
 from kvstore.master.state.placer import Placer
 from kvstore.master.store_watch import StoreView, StoreWatch
@@ -204,6 +206,19 @@ class Directory:
     async def set_draining(self, segment_id: bytes, draining: bool) -> None:
         """Durable on return. Raises RefusedError: MISS when there is no such segment."""
         await self._answers.ask(lambda request: ev.DrainRequested(request, segment_id, draining))
+
+    def drain_of_session(self, session: int) -> DrainProgress | None:
+        """The segment of this session wants to be drained, and to know how far that is. None: it is none of ours."""
+        segment = self.state.segments.of_session(session)
+        if segment is None:
+            return None
+        if not segment.record.draining and segment.drain_request is None:
+            self._tasks.start_job(self._drain_as_wished(segment.segment_id), "directory-drain-wish")
+        return self.drains.progress(segment.segment_id) or DrainProgress()
+
+    async def _drain_as_wished(self, segment_id: bytes) -> None:
+        with contextlib.suppress(RefusedError):  # it asks again
+            await self.set_draining(segment_id, True)
 
     async def map_changed(self) -> None:
         """Until the segment map has a newer epoch than now."""

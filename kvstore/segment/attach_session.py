@@ -4,6 +4,7 @@ over or we leave."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -94,6 +95,8 @@ class AttachSession:
         self._heartbeats = heartbeats
         self._copier = copier
         self._link: JournalLink | None = None
+        self._call: Any = None  # while it lasts
+        self.drain_told: Any = None  # the newest pb.DrainTold
         self._writing = asyncio.Lock()  # one message at a time goes up the stream
         self._goodbye: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -110,6 +113,12 @@ class AttachSession:
             self._goodbye.set_result(
                 pb.SegmentMessage(away=away) if keeps_pool else pb.SegmentMessage(leaving=leaving)
             )
+
+    async def ask_drain(self) -> None:
+        """Says that this segment wants to be drained; the answer is in `drain_told` some time later."""
+        if self._call is not None:
+            with contextlib.suppress(grpc.RpcError, RegistrationRefused):  # whoever runs the session says so
+                await self._send(self._call, pb.SegmentMessage(drain_me=pb.DrainMe()))
 
     async def run(self) -> None:
         """Registers, links, and lasts as long as both do.
@@ -208,6 +217,7 @@ class AttachSession:
             raise _can_not_be(error) from error
 
     async def _converse(self, call: Any, link: JournalLink, registered: Any) -> None:
+        self._call = call
         copies = None
         if self._copier is not None:
             copies = CopyOrders(self._copier, lambda answer: self._send(call, answer))
@@ -225,6 +235,7 @@ class AttachSession:
             if not reading.done():
                 await asyncio.wait({reading}, timeout=REASON_TIMEOUT_S)
         finally:
+            self._call = None
             for task in (reading, linking):
                 task.cancel()
             results = await asyncio.gather(reading, linking, return_exceptions=True)
@@ -248,6 +259,8 @@ class AttachSession:
                     await self._send(call, answer)
             elif kind == "copy_objects" and copies is not None:
                 await copies.take(message.copy_objects)
+            elif kind == "drain_told":
+                self.drain_told = message.drain_told
             elif kind == "cancel_copy" and copies is not None:
                 copies.cancel(message.cancel_copy.question)
             # Anything else comes from a newer master: ignored, as the protocol asks.

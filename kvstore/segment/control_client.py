@@ -18,6 +18,7 @@ from kvstore.common.file_limit import need_files
 from kvstore.common.logs import log_event, log_throttled
 from kvstore.segment.attach_session import AttachableStore, AttachSession, Registration
 from kvstore.segment.copying import Copier
+from kvstore.segment.draining import drained
 from kvstore.segment.errors import ClusterChanged, LinkLost, RegistrationRefused
 from kvstore.segment.heartbeat import Heartbeat, HeartbeatCounters
 from kvstore.segment.journal_pump import JournalProtocolError, JournalPump
@@ -128,6 +129,11 @@ class ControlClient:
             self._session.leave(reason, keeps_pool)
         elif self._streaming is not None:
             self._streaming.cancel()
+
+    async def drain(self, timeout_s: float, give_up: asyncio.Event) -> str:
+        """Has the master move this segment's pages to others. Why it ended: drained, no room, no target, timeout, given up,
+        or unanswered (no master is there, or it is of an earlier release)."""
+        return await drained(lambda: self._session if self.attached else None, timeout_s, give_up)
 
     async def run(self) -> None:
         """Goes round the masters until `leave`.

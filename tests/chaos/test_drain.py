@@ -4,6 +4,7 @@ dies meanwhile."""
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from kvstore.cli.main import app
 from kvstore_client import Client
 from support import pages
 from support.pool_files import pool_directory
-from support.processes import Cluster, segment_metrics
+from support.processes import Cluster, ServerProcess, segment_metrics
 from support.verify import assert_all_readable, readable
 from support.waiting import wait_until
 from support.workers import Worker, assert_unharmed
@@ -40,6 +41,15 @@ def segments(cluster: Cluster) -> dict[str, dict[str, Any]]:
 
 def drain(cluster: Cluster, name: str, *arguments: str, code: int = 0) -> Any:
     return admin(cluster, "drain", segments(cluster)[name]["segment_id"], "--yes", *arguments, code=code)
+
+
+def stopped(segment: ServerProcess) -> str:
+    """SIGTERM; why its drain ended."""
+    segment.process.send_signal(signal.SIGTERM)
+    assert segment.process.wait(DRAIN_S) == 0
+    (ended,) = [line for line in segment.log().splitlines() if '"event": "drain_ended"' in line]
+    why: str = json.loads(ended)["why"]
+    return why
 
 
 def fill(client: Client, count: int, name: str = "page", page_bytes: int = pages.PAGE_BYTES) -> list[str]:
@@ -152,3 +162,28 @@ def test_a_drain_goes_on_when_the_draining_segment_comes_back(
         assert result["segment"]["drain"]["phase"] == "drained"
         assert cluster.segments[gone].stop() == 0
         assert_all_readable(connect().namespace("chaos"), keys)
+
+
+def test_sigterm_drains_where_it_is_told_to(
+    cluster: Cluster, start_worker: Callable[..., Worker], connect: Callable[..., Client]
+) -> None:
+    cluster.start_segment("one", options=("--on-term=drain", f"--drain-timeout-s={DRAIN_S}"))
+    worker = start_worker("w", same_host=False, pages_max=2000)
+    keys = fill(connect(same_host=False), 600)
+    cluster.start_segment("two")
+    worker.wait_progress("before the drain", pages=32)
+    assert segments(cluster)["one"]["object_count"] >= 600
+    assert stopped(cluster.segments["one"]) == "drained"
+    worker.wait_progress("after it is gone", pages=32)
+    report = worker.finish()
+    assert_unharmed(report)
+    assert report["misses"] == 0, "a get failed"
+    assert readable(connect().namespace("chaos"), keys + worker.acked) == {*keys, *worker.acked}
+
+
+def test_sigterm_does_not_wait_for_what_will_not_come(
+    cluster: Cluster, connect: Callable[..., Client]
+) -> None:
+    cluster.start_segment("one", options=("--on-term=drain",))
+    fill(connect(same_host=False), 32)
+    assert stopped(cluster.segments["one"]) == "no target"

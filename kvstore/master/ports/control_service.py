@@ -114,6 +114,17 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
                 elif kind == "hottest_told":
                     told = message.hottest_told
                     directory.questions.answered(number, told.question, told)
+                elif kind == "drain_me":
+                    if (told := directory.drain_of_session(number)) is not None:
+                        session.queue(
+                            pb.MasterMessage(
+                                drain_told=pb.DrainTold(
+                                    phase=told.phase,
+                                    remaining_objects=told.remaining_objects,
+                                    remaining_bytes=told.remaining_bytes,
+                                )
+                            )
+                        )
                 elif kind == "register":
                     session.close(Status.BAD_REQUEST, "a stream registers once")
                 elif isinstance(session, StreamedSession):
