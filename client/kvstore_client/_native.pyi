@@ -134,6 +134,11 @@ class SegmentStore:
     def inventory(self, entries_max: int) -> tuple[int, list[bytes]]:
         """(last_seq, chunks): the sealed objects as ADD groups, and the number they stand for. Taken in slices, between which the
         store changes: entries after last_seq say how. Entries up to last_seq count as handed out."""
+    def hottest(
+        self, after: tuple[int, int, int] | None, entries_max: int
+    ) -> tuple[bytes, tuple[int, int, int], bool]:
+        """(the next objects of a walk through all, hottest first, as ADD groups; where it is then; whether none is left). `after`: where it
+        was, None at its beginning. What is used while it lasts may be left out."""
     def namespaces(self) -> list[bytes]:
         """Ids of the namespaces that hold objects."""
     def set_namespaces(self, current: list[bytes], known: list[bytes]) -> None:
@@ -232,6 +237,34 @@ class JournalPump:
     def acked(self, durable_seq: int) -> None:
         """The master has made everything up to `durable_seq` durable. JournalProtocolError, and nothing is taken, when this
         stream has not carried that."""
+
+class CopyCancellation:
+    """Ends a copy on another thread."""
+
+    def __init__(self) -> None: ...
+
+class ObjectCopier:
+    """Copies objects from other segments into a store. Thread-safe: orders run on their callers' threads."""
+
+    def __init__(self, store: SegmentStore, *, token: str = "") -> None:
+        """`token`: what a client presents to segments."""
+    def copy(
+        self,
+        cancellation: CopyCancellation,
+        *,
+        host: str,
+        port: int,
+        unix_path: str,
+        pool_id: bytes,
+        ns: bytes,
+        fingerprints: bytes,
+        may_evict: bool = False,
+        bytes_per_s: int = 0,
+        timeout_ms: int = 60_000,
+    ) -> tuple[bytes, int, str]:
+        """(a status of docs/protocol.md an object, bytes copied, what was wrong with the other segment). Returns within its timeout and 5 s
+        for the commit, or moments after the cancellation. ValueError: an order that can't be."""
+    def cancel(self, cancellation: CopyCancellation) -> None: ...
 
 class JournalLink:
     """The connection that carries journal, inventory and heartbeats of a segment to the master that has registered it. A thread

@@ -4,6 +4,7 @@ only."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,9 +19,11 @@ from kvstore.master.commit_watch import CommitWatch
 from kvstore.master.committer import Committer
 from kvstore.master.compaction import Compactor
 from kvstore.master.data_path_probe import DataPathProbes
+from kvstore.master.drains import Drains
 from kvstore.master.index_sweeper import sweep
 from kvstore.master.metadata.store import Fence, MetadataStore, Space
 from kvstore.master.metrics import MasterMetrics
+from kvstore.master.object_copies import ObjectCopies
 from kvstore.master.quota_keeper import QuotaKeeper
 from kvstore.master.segment_questions import SegmentQuestions
 from kvstore.master.state import effects as ef
@@ -28,6 +31,7 @@ from kvstore.master.state import events as ev
 from kvstore.master.state.changes import Change, JournalStored
 from kvstore.master.state.data_paths import DataPaths
 from kvstore.master.state.directory_state import DirectoryState, Recovered, StateLimits
+from kvstore.master.state.drain_plan import DrainProgress
 from kvstore.master.state.layout import QuotaKind, QuotaRecord
 from kvstore.master.state.placement import PlacementPolicy
 from kvstore.master.state.placer import Placer
@@ -74,10 +78,11 @@ class Directory:
         metrics: MasterMetrics,
         *,
         run_bytes: int,
+        copy_bytes_per_s: int = 0,
         on_fenced: Callable[[FencedError], None],
         on_failed: Callable[[KvstoreError], None],
     ) -> None:
-        """`on_fenced`: another master writes. `on_failed`: nothing here can go on."""
+        """`copy_bytes_per_s`: see ObjectCopies. `on_fenced`: another master writes. `on_failed`: nothing here can go on."""
         self._store = store
         self._metrics = metrics
         self.state = DirectoryState(time.monotonic(), fence.term, recovered, limits)
@@ -96,8 +101,10 @@ class Directory:
         self._session_count = 0
         self._answers = Answers(self.handle)
         self.questions = SegmentQuestions()
+        self.copies = ObjectCopies(self.state, self.questions, metrics, copy_bytes_per_s)
         self._map_changed: asyncio.Future[None] | None = None
         self.data_paths = DataPaths()
+        self.drains = Drains(self.state, self.questions, self.copies, self.data_paths)
         self._probes = DataPathProbes(self.state, self.data_paths, metrics)
         self._placer = Placer(self.state, policy, run_bytes, self.data_paths)
         self._quotas = QuotaKeeper(self.state, metrics)
@@ -111,6 +118,7 @@ class Directory:
         self._tasks.start(self._tick_forever(), "directory-tick")
         self._tasks.start_job(sweep(self.state.index), "directory-sweep")  # what a follower left over
         self._tasks.keep(self._probes.run, "directory-data-path-probes")
+        self._tasks.keep(self.drains.run, "directory-drains")
         self._tasks.keep(self._store_watch.run, "directory-store-watch")
         self._tasks.keep(self._store_watch.keep_up, "directory-store-upkeep")
 
@@ -217,6 +225,19 @@ class Directory:
     async def set_draining(self, segment_id: bytes, draining: bool) -> None:
         """Durable on return. Raises RefusedError: MISS when there is no such segment."""
         await self._answers.ask(lambda request: ev.DrainRequested(request, segment_id, draining))
+
+    def drain_of_session(self, session: int) -> DrainProgress | None:
+        """The segment of this session wants to be drained, and to know how far that is. None: it is none of ours."""
+        segment = self.state.segments.of_session(session)
+        if segment is None:
+            return None
+        if not segment.record.draining and segment.drain_request is None:
+            self._tasks.start_job(self._drain_as_wished(segment.segment_id), "directory-drain-wish")
+        return self.drains.progress(segment.segment_id) or DrainProgress()
+
+    async def _drain_as_wished(self, segment_id: bytes) -> None:
+        with contextlib.suppress(RefusedError):  # it asks again
+            await self.set_draining(segment_id, True)
 
     async def map_changed(self) -> None:
         """Until the segment map has a newer epoch than now."""

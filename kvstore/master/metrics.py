@@ -112,6 +112,11 @@ class MasterMetrics:
             "directory_reloads",
             "Times a standby had to read the whole directory again because its past was compacted.",
         )
+        self.copy_orders = counter("copy_orders", "Orders to segments to copy pages from another one.")
+        self.copied_objects = counter(
+            "copied_objects", "Objects of those orders, by what has become of each.", "status"
+        )
+        self.copied_bytes = counter("copied_bytes", "Bytes that segments have copied from each other.")
         self.logs_to_reload = gauge(
             "logs_to_reload",
             "Segments whose log this standby is still to read again; their pages are those of before.",

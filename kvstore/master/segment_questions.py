@@ -19,6 +19,7 @@ class Respondent:
 
     segment_index: int
     ask: Callable[[Any], None]
+    takes_copy_orders: bool = False
 
 
 @dataclass
@@ -64,13 +65,31 @@ class SegmentQuestions:
             question.given[session] = answer
             self._waited(question, session)
 
-    async def ask(self, message_of: Callable[[int], Any], timeout_s: float = TIMEOUT_S) -> Answers:
-        """Puts `message_of(number of the question)` to all of them. Raises TooManyQuestions."""
+    def takes_copy_orders(self, segment_index: int) -> bool:
+        return any(
+            each.segment_index == segment_index and each.takes_copy_orders
+            for each in self._respondents.values()
+        )
+
+    async def ask(
+        self,
+        message_of: Callable[[int], Any],
+        timeout_s: float = TIMEOUT_S,
+        *,
+        segment_index: int | None = None,
+        taken_back_by: Callable[[int], Any] | None = None,
+    ) -> Answers:
+        """Puts `message_of(number of the question)` to all of them, or to this one. `taken_back_by`: what it is told when nobody
+        waits for its answer any more. Raises TooManyQuestions."""
         if len(self._questions) >= ASKED_MAX:
             raise TooManyQuestions(f"{ASKED_MAX} questions to the segments wait for answers: try again")
         self._count += 1
         number = self._count
-        asked = dict(self._respondents)
+        asked = {
+            session: each
+            for session, each in self._respondents.items()
+            if segment_index is None or each.segment_index == segment_index
+        }
         question = _Question(set(asked), asyncio.get_running_loop().create_future())
         self._questions[number] = question
         try:
@@ -81,6 +100,9 @@ class SegmentQuestions:
                 await asyncio.wait({question.over}, timeout=timeout_s)
         finally:
             del self._questions[number]
+            if taken_back_by is not None:
+                for session in question.waited_for & self._respondents.keys():
+                    self._respondents[session].ask(taken_back_by(number))
         return Answers(
             {asked[session].segment_index: answer for session, answer in question.given.items()},
             sorted(

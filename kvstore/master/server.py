@@ -27,6 +27,7 @@ from kvstore.common.http_endpoint import HttpEndpoint
 from kvstore.common.logs import log_event
 from kvstore.common.process_limits import limit_in_the_way
 from kvstore.common.process_status import ProcessStatus
+from kvstore.common.sizes import parse_size
 from kvstore.common.starting import finish_unless
 from kvstore.master.clear_watch import ClearWatch
 from kvstore.master.directory import Directory
@@ -179,6 +180,7 @@ class MasterServer:
             POLICIES[settings.placement_policy](random.Random()),
             self.metrics,
             run_bytes=settings.placement_run_bytes,
+            copy_bytes_per_s=parse_size(settings.copy_rate),
             on_fenced=self._fenced,
             on_failed=self._fail,
         )

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 from kvstore.v1 import control_pb2 as pb
 from kvstore_client.intent import Keep
 
+HOTTEST_ENTRIES_MAX = 65_536
+
 
 class KeepingStore(Protocol):
     """The part of SegmentStore that is asked."""
@@ -17,6 +19,10 @@ class KeepingStore(Protocol):
 
     def keep_namespace(self, ns: bytes, intent: int, ttl_ms: int) -> tuple[int, int, int]: ...
 
+    def hottest(
+        self, after: tuple[int, int, int] | None, entries_max: int
+    ) -> tuple[bytes, tuple[int, int, int], bool]: ...
+
     def retention(self) -> tuple[int, list[tuple[bytes, int, int, int, int, bool]]]: ...
 
 
@@ -24,6 +30,8 @@ def answer_to(store: KeepingStore, message: Any) -> Any | None:
     """The message that answers `message`; None for one that can't be, which a master of another release may have sent."""
     if message.WhichOneof("body") == "tell_retention":
         return _retention(store, message.tell_retention.question)
+    if message.WhichOneof("body") == "tell_hottest":
+        return _hottest(store, message.tell_hottest)
     asked = message.keep_objects
     if asked.intent not in list(Keep):
         return None
@@ -37,6 +45,20 @@ def answer_to(store: KeepingStore, message: Any) -> Any | None:
     kept, refused, missing = counts
     return pb.SegmentMessage(
         kept=pb.Kept(question=asked.question, kept=kept, refused=refused, missing=missing)
+    )
+
+
+def _hottest(store: KeepingStore, asked: Any) -> Any:
+    after = (asked.after.since, asked.after.rank, asked.after.slot) if asked.HasField("after") else None
+    groups, walk, last = store.hottest(after, max(1, min(asked.entries_max, HOTTEST_ENTRIES_MAX)))
+    since, rank, slot = walk
+    return pb.SegmentMessage(
+        hottest_told=pb.HottestTold(
+            question=asked.question,
+            groups=groups,
+            walk=pb.RankWalk(since=since, rank=rank, slot=slot),
+            last=last,
+        )
     )
 
 

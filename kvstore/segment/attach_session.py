@@ -4,6 +4,7 @@ over or we leave."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from kvstore import __version__
 from kvstore.common.control_metadata import refusing_cluster, token_metadata
 from kvstore.common.logs import log_throttled
 from kvstore.segment.answers import KeepingStore, answer_to
+from kvstore.segment.copying import Copier, CopyOrders
 from kvstore.segment.errors import ClusterChanged, LinkLost, RegistrationRefused
 from kvstore.segment.heartbeat import HeartbeatCounters
 from kvstore.segment.journal_pump import JournalProtocolError, JournalPump
@@ -81,9 +83,10 @@ class AttachSession:
         on_linked: Callable[[Any], None],
         cluster_id: bytes,
         heartbeats: HeartbeatCounters,
+        copier: Copier | None = None,
     ) -> None:
         """`cluster_id`: the cluster that the pool's content belongs to; empty while it belongs to none. `on_linked` gets the
-        answer to the registration, once what is journalled is being sent."""
+        answer to the registration, once what is journalled is being sent. `copier`: carries out copy orders; None: it takes none."""
         self._stub = control_pb2_grpc.ControlStub(channel)
         self._address = address
         self._registration = registration
@@ -92,7 +95,10 @@ class AttachSession:
         self._on_linked = on_linked
         self._cluster_id = cluster_id
         self._heartbeats = heartbeats
+        self._copier = copier
         self._link: JournalLink | None = None
+        self._call: Any = None  # while it lasts
+        self.drain_told: Any = None  # the newest pb.DrainTold
         self._writing = asyncio.Lock()  # one message at a time goes up the stream
         self._goodbye: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -109,6 +115,12 @@ class AttachSession:
             self._goodbye.set_result(
                 pb.SegmentMessage(away=away) if keeps_pool else pb.SegmentMessage(leaving=leaving)
             )
+
+    async def ask_drain(self) -> None:
+        """Says that this segment wants to be drained; the answer is in `drain_told` some time later."""
+        if self._call is not None:
+            with contextlib.suppress(grpc.RpcError, RegistrationRefused):  # whoever runs the session says so
+                await self._send(self._call, pb.SegmentMessage(drain_me=pb.DrainMe()))
 
     async def run(self) -> None:
         """Registers, links, and lasts as long as both do.
@@ -158,6 +170,7 @@ class AttachSession:
             makes_link=True,
             expected_cluster_id=self._cluster_id,
             takes_questions=True,
+            takes_copy_orders=self._copier is not None,
         )
         try:
             await self._send(call, pb.SegmentMessage(register=message))
@@ -206,7 +219,11 @@ class AttachSession:
             raise _can_not_be(error) from error
 
     async def _converse(self, call: Any, link: JournalLink, registered: Any) -> None:
-        reading = asyncio.create_task(self._read(call), name="attach-read")
+        self._call = call
+        copies = None
+        if self._copier is not None:
+            copies = CopyOrders(self._copier, lambda answer: self._send(call, answer))
+        reading = asyncio.create_task(self._read(call, copies), name="attach-read")
         linking = asyncio.create_task(self._watch(link, registered), name="attach-link")
         try:
             over: list[asyncio.Future[Any]] = [reading, linking, self._goodbye]
@@ -220,27 +237,36 @@ class AttachSession:
             if not reading.done():
                 await asyncio.wait({reading}, timeout=REASON_TIMEOUT_S)
         finally:
+            self._call = None
             for task in (reading, linking):
                 task.cancel()
             results = await asyncio.gather(reading, linking, return_exceptions=True)
+            if copies is not None:
+                await asyncio.shield(copies.stop())
         for result in results:
             if isinstance(result, Exception):
                 raise result
 
-    async def _read(self, call: Any) -> None:
+    async def _read(self, call: Any, copies: CopyOrders | None) -> None:
         """Until the master ends the stream."""
         while (message := await call.read()) is not grpc.aio.EOF:
             kind = message.WhichOneof("body")
             if kind == "retire_namespaces":
                 retired = message.retire_namespaces
                 await self._retire(call, retired.namespaces, retired.barrier)
-            elif kind in ("keep_objects", "tell_retention"):
+            elif kind in ("keep_objects", "tell_retention", "tell_hottest"):
                 # In a thread: a whole namespace takes a while.
                 answer = await asyncio.to_thread(answer_to, self._store, message)
                 if answer is not None:
                     await self._send(call, answer)
             elif kind == "limit_quotas":
                 self._limit(message.limit_quotas.limits)
+            elif kind == "copy_objects" and copies is not None:
+                await copies.take(message.copy_objects)
+            elif kind == "drain_told":
+                self.drain_told = message.drain_told
+            elif kind == "cancel_copy" and copies is not None:
+                copies.cancel(message.cancel_copy.question)
             # Anything else comes from a newer master: ignored, as the protocol asks.
 
     def _limit(self, limits: Iterable[Any]) -> None:

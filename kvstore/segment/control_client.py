@@ -17,6 +17,8 @@ from kvstore.common.control_metadata import STANDBY_ROLE, refusing_role
 from kvstore.common.file_limit import need_files
 from kvstore.common.logs import log_event, log_throttled
 from kvstore.segment.attach_session import AttachableStore, AttachSession, Registration
+from kvstore.segment.copying import Copier
+from kvstore.segment.draining import drained
 from kvstore.segment.errors import ClusterChanged, LinkLost, RegistrationRefused
 from kvstore.segment.heartbeat import Heartbeat, HeartbeatCounters
 from kvstore.segment.journal_pump import JournalProtocolError, JournalPump
@@ -70,8 +72,10 @@ class ControlClient:
         backoff: Backoff | None = None,
         pump: JournalPump | None = None,
         adopt_cluster: bool = False,
+        copier: Copier | None = None,
     ) -> None:
-        """`adopt_cluster`: a master of another cluster than that of the pool's pages ends `run`; otherwise it is passed over."""
+        """`adopt_cluster`: a master of another cluster than that of the pool's pages ends `run`; otherwise it is passed over. `copier`:
+        what carries out orders to copy from other segments; None: none are taken."""
         if not masters:
             raise ValueError("masters is empty: a segment needs at least one control address")
         self._masters = list(masters)
@@ -86,6 +90,7 @@ class ControlClient:
         self._beating: asyncio.Task[None] | None = None
         self._heartbeat_interval_s = 1.0
         self._adopt_cluster = adopt_cluster
+        self._copier = copier
         self._attached_at = 0.0
         self._attached = asyncio.Event()
         self._complaint = ""
@@ -124,6 +129,11 @@ class ControlClient:
             self._session.leave(reason, keeps_pool)
         elif self._streaming is not None:
             self._streaming.cancel()
+
+    async def drain(self, timeout_s: float, give_up: asyncio.Event) -> str:
+        """Has the master move this segment's pages to others. Why it ended: drained, no room, no target, timeout, given up,
+        or unanswered (no master is there, or it is of an earlier release)."""
+        return await drained(lambda: self._session if self.attached else None, timeout_s, give_up)
 
     async def run(self) -> None:
         """Goes round the masters until `leave`.
@@ -187,6 +197,7 @@ class ControlClient:
                 lambda registered: self._on_linked(master, registered),
                 self._cluster_id,
                 self.heartbeats,
+                self._copier,
             )
             streaming = asyncio.create_task(session.run(), name="attach")
             self._session, self._streaming = session, streaming

@@ -26,13 +26,17 @@ async def run(settings: SegmentSettings, on_listening: Callable[[SegmentServer],
     raise_file_limit()
     if limit := limit_in_the_way():
         raise SegmentStartError(limit)
-    stopping = asyncio.Event()
+    stopping, hurried = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        (hurried if stopping.is_set() else stopping).set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, stop)
     while not stopping.is_set():
         try:
-            await _serve(settings, stopping, on_listening)
+            await _serve(settings, stopping, hurried, on_listening)
         except ClusterChanged as error:  # with adopt_cluster alone
             # Not with the pages of now: epochs of namespaces may begin again there, and what was cleared would come back to life.
             reason = f"{error}: it begins anew there with an empty pool, as --adopt-cluster says"
@@ -41,7 +45,10 @@ async def run(settings: SegmentSettings, on_listening: Callable[[SegmentServer],
 
 
 async def _serve(
-    settings: SegmentSettings, stopping: asyncio.Event, on_listening: Callable[[SegmentServer], None] | None
+    settings: SegmentSettings,
+    stopping: asyncio.Event,
+    hurried: asyncio.Event,
+    on_listening: Callable[[SegmentServer], None] | None,
 ) -> None:
     """One life of the pool."""
     server = SegmentServer(settings)
@@ -55,6 +62,8 @@ async def _serve(
         await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if failed.done():
             failed.result()
+        elif settings.on_term == "drain":
+            await _drain(server, settings.drain_timeout_s, hurried, failed)
     finally:
         failed.cancel()
         stopped.cancel()
@@ -66,3 +75,18 @@ async def _serve(
             segment_id=server.segment_id,
             pool_kept=server.kept_pool or "no",
         )
+
+
+async def _drain(
+    server: SegmentServer, timeout_s: float, hurried: asyncio.Event, failed: asyncio.Task[None]
+) -> None:
+    """Before it stops; a failure of the segment ends it, too."""
+    log_event(logger, logging.INFO, "drain_began", segment_id=server.segment_id, timeout_s=timeout_s)
+    draining = asyncio.create_task(server.control.drain(timeout_s, hurried))
+    await asyncio.wait({draining, failed}, return_when=asyncio.FIRST_COMPLETED)
+    draining.cancel()
+    if failed.done():
+        failed.result()
+    why = draining.result()
+    level = logging.INFO if why == "drained" else logging.WARNING
+    log_event(logger, level, "drain_ended", segment_id=server.segment_id, why=why)

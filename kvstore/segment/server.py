@@ -48,7 +48,7 @@ from kvstore.segment.pool_watch import PoolFile, watch_pool
 from kvstore.segment.refusal_watch import watch_refusals
 from kvstore.segment.retention_watch import watch_retention
 from kvstore.segment.socket_path import default_unix_path, keep_unix_path, prepare_unix_path
-from kvstore_client._native import DataServer, SegmentStore, data_port_options
+from kvstore_client._native import DataServer, ObjectCopier, SegmentStore, data_port_options
 from kvstore_client.address import Address, is_wildcard
 from kvstore_client.tokens import TokenRole
 
@@ -201,6 +201,7 @@ class SegmentServer:
             store,
             store.stats,
             adopt_cluster=settings.adopt_cluster,
+            copier=ObjectCopier(store, token=next(iter(self._tokens_for(TokenRole.ENGINE)), "")),
         )
         registry.register(
             SegmentCollector(store.stats, server.stats, lambda: control_stats(control), store.budget_usage)

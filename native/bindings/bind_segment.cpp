@@ -3,12 +3,14 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <memory>
 #include <optional>
 #include <system_error>
+#include <tuple>
 
 #include "bindings.hpp"
 #include "builtin/builtin.hpp"
@@ -108,6 +110,19 @@ nb::tuple inventory(SegmentStore& store, size_t entries_max) {
   nb::list out;
   for (const auto& chunk : chunks) out.append(to_bytes(chunk));
   return nb::make_tuple(last_seq, out);
+}
+
+nb::tuple hottest(SegmentStore& store, std::optional<std::tuple<uint32_t, uint64_t, uint32_t>> after,
+                  size_t entries_max) {
+  SegmentStore::RankWalk walk;
+  if (after) {
+    walk.begun = true;
+    std::tie(walk.since, walk.rank, walk.slot) = *after;
+  }
+  std::vector<uint8_t> groups;
+  const bool last =
+      without_gil([&] { return store.hottest(walk, std::max<size_t>(entries_max, 1), groups); });
+  return nb::make_tuple(to_bytes(groups), nb::make_tuple(walk.since, walk.rank, walk.slot), last);
 }
 
 nb::dict pool_content(SegmentStore& store) {
@@ -261,6 +276,7 @@ void bind_segment(nb::module_& m) {
           "journal_rewind", [](SegmentStore& s, uint64_t seq) { return s.journal().rewind(seq); }, "seq"_a,
           released)
       .def("inventory", &inventory, "entries_max"_a)
+      .def("hottest", &hottest, "after"_a.none(), "entries_max"_a)
       .def("namespaces", &namespaces)
       .def("set_namespaces", &set_namespaces, "current"_a, "known"_a)
       .def(

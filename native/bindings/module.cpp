@@ -8,6 +8,7 @@ NB_MODULE(_native, m) {
   kvstore::bind_keys(m);
   kvstore::bind_segment(m);
   kvstore::bind_link(m);
+  kvstore::bind_copying(m);
   kvstore::bind_directory(m);
   kvstore::bind_metadata(m);
   kvstore::bind_client(m);

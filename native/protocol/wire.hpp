@@ -46,6 +46,7 @@ constexpr uint32_t kIdentityBytesMax = 64u << 10;
 constexpr uint32_t kPullPiecesMax = 2u << 20;
 constexpr uint32_t kPinMsMax = 60000;
 constexpr uint32_t kKeepTtlMsMax = 24u * 60 * 60 * 1000;
+constexpr uint32_t kFetchEntriesMax = 1024;
 constexpr uint32_t kKeepTtlMsDefault = 30u * 60 * 1000;  // what a TTL of 0 stands for
 
 constexpr uint32_t kNoSegment = 0xFFFFFFFFu;
@@ -74,6 +75,7 @@ enum class Op : uint8_t {
   kSuspect = 26,
   kCommit = 29,
   kKeep = 30,
+  kFetch = 31,
   kLink = 32,
   kJournal = 33,
   kInventory = 34,
@@ -108,6 +110,7 @@ enum class Role : uint8_t { kClient = 1, kSegment = 2, kTool = 3 };
 constexpr uint32_t kFeatureUnix = 1;
 constexpr uint32_t kFeatureCommit = 4;
 constexpr uint32_t kFeatureKeep = 8;
+constexpr uint32_t kFeatureFetch = 16;
 
 enum class SegmentState : uint8_t { kLive = 1, kSuspect = 2, kDraining = 3, kGone = 4 };
 

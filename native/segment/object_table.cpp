@@ -279,4 +279,21 @@ uint32_t ObjectTable::list(uint32_t first, uint32_t end, size_t entries_max,
   return std::min(slot, end);
 }
 
+void ObjectTable::list_ranked(uint32_t first, uint32_t end, uint32_t since, std::vector<Ranked>& out) const {
+  for (uint32_t slot = first; slot < end; ++slot) {
+    if (!slots_.has_chunk(chunk_of(slot)) || place_of(slot) >= slots_.places(chunk_of(slot))) {
+      slot = slot_at(chunk_of(slot), kChunkSlots - 1);
+      continue;
+    }
+    const ObjectRecord& record = records_[slot];
+    if (place_of(slot) == 0 || !is_findable(slot) || namespaces_.is_retired(record.ns)) continue;
+    const Keep wish = retention_.of(slot);
+    const uint64_t wished = wish == Keep::kRetained ? 0 : wish == Keep::kDemoted ? 2 : 1;
+    const auto age = static_cast<int32_t>(since - record.used_at);
+    out.push_back({wished << 32 | static_cast<uint32_t>(std::max(age, 0)),
+                   slot,
+                   {shards_.fingerprint(slot), record.ns, record.length, JournalOp::kAdd}});
+  }
+}
+
 }  // namespace kvstore

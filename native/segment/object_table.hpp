@@ -68,6 +68,7 @@ class ObjectTable {
   uint8_t* data(uint32_t slot) const { return base_ + records_[slot].offset; }
   uint64_t offset(uint32_t slot) const { return records_[slot].offset; }  // in the map
   uint32_t length(uint32_t slot) const { return records_[slot].length; }
+  uint16_t text_bytes(uint32_t slot) const { return records_[slot].text_bytes; }
   const NamespaceTable& namespaces() const { return namespaces_; }
   PutBatches& batches() { return batches_; }
 
@@ -99,6 +100,7 @@ class ObjectTable {
 
   // ---- what writers want of findable objects when space runs short
   bool is_retained(uint32_t slot) const { return retention_.of(slot) == Keep::kRetained; }
+  Keep wished(uint32_t slot) const { return retention_.of(slot); }
   uint64_t taken_bytes(uint32_t slot) const {
     return ExtentAllocator::rounded(records_[slot].stored_bytes());
   }
@@ -218,6 +220,17 @@ class ObjectTable {
   // Appends the sealed objects of slots [first, end) whose namespaces are current, as ADD entries in slot order, until
   // `entries` has `entries_max`. Returns the slot to go on from.
   uint32_t list(uint32_t first, uint32_t end, size_t entries_max, std::vector<JournalEntry>& entries) const;
+  // An object and its place in the order of how hot objects are: the lower, the hotter. What is retained comes before the rest, what is
+  // demoted behind it, and within these what was used last comes first.
+  struct Ranked {
+    uint64_t rank;
+    uint32_t slot;
+    JournalEntry entry;
+  };
+  // The time of now, which list_ranked counts back from: what is used after it is all alike.
+  uint32_t uses() const { return uses_; }
+  // Appends all objects of slots [first, end) whose namespaces are current, in slot order, as ADD entries.
+  void list_ranked(uint32_t first, uint32_t end, uint32_t since, std::vector<Ranked>& out) const;
 
  private:
   struct FreeSlots {

@@ -251,6 +251,10 @@ std::map<std::string, uint64_t> SegmentStore::stats() {
   count("no_space", no_space_);
   count("not_committed", not_committed_);
   count("evictor_errors", evictor_errors_);
+  count("copied_out", copied_out_);
+  count("copied_out_bytes", copied_out_bytes_);
+  count("copied_in", copied_in_);
+  count("copied_in_bytes", copied_in_bytes_);
   return out;
 }
 

@@ -16,6 +16,7 @@
 
 #include "base/mutex.hpp"
 #include "base/process_owner.hpp"
+#include "protocol/fetch_codec.hpp"
 #include "protocol/put_request.hpp"
 #include "protocol/wire.hpp"
 #include "segment/budgets.hpp"
@@ -124,6 +125,35 @@ class SegmentStore {
                                        uint64_t has_bytes = 0, bool anyway = false);
   void release_reads(const std::vector<ReadEntry>& reads) noexcept;
 
+  // ---- copies from segment to segment (segment_store_copies.cpp)
+  // The objects of these fingerprints, held as by acquire_reads, up to `bytes_max` of them (the first whatever its length): entry
+  // i of both is fingerprint i. No use for eviction. `has_bytes`: what the reader holds already.
+  struct Copyable {
+    std::vector<fetch_codec::FetchedObject> objects;
+    std::vector<ReadEntry> reads;  // to release
+  };
+  Copyable acquire_copies(const fetch_codec::FetchRequest& request, uint64_t has_bytes);
+  // EXISTS for those that are here, MISS for others; and the journal number after which the first are durable.
+  std::pair<Statuses, uint64_t> have(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints);
+  // As reserve_writes, where nothing is evicted and the free memory that the evictor keeps ahead is left alone: NO_SPACE for
+  // what does not fit.
+  void reserve_in_free_room(const PutRequest& put, std::vector<WriteEntry>& writes, PutBatch* batch);
+
+  // A walk through all objects, hottest first.
+  struct RankWalk {
+    bool begun = false;
+    uint32_t since = 0;  // ObjectTable::uses() when it began
+    uint64_t rank = 0;   // of the last object that was listed, and its slot
+    uint32_t slot = 0;
+  };
+  // Appends the next objects as ADD groups in their order, at most `entries_max`; true when none is left. What is used while the walk
+  // lasts may be left out of it. The mutex is held for some tens of microseconds at a time; every call looks at all slots.
+  bool hottest(RankWalk& walk, size_t entries_max, std::vector<uint8_t>& groups);
+  void count_copied_in(uint64_t objects, uint64_t bytes) {
+    copied_in_.fetch_add(objects, std::memory_order_relaxed);
+    copied_in_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+
   // Gives each entry of [first, first + count) a slot to write, or the status that it needs none. Evicts for it, but
   // nothing of an open batch, and waits for space until the deadline, until `cancelled` is set and interrupt() called,
   // or until nobody is left who could leave any. `writes` has one entry for each of the request. `batch`: the one that
@@ -227,6 +257,7 @@ class SegmentStore {
     PutBatch* batch;
     uint32_t own_writes = 0;  // slots that the request itself is writing to
     bool gave_up = false;     // everything was looked at and no time is left: what fits is all that it gets
+    bool may_evict = true;
   };
   enum class Room : uint8_t { kMade, kLater, kNever };
 
@@ -239,6 +270,8 @@ class SegmentStore {
   bool is_before_wanted(const KeyBlock& block, uint32_t first, uint32_t end,
                         const std::vector<uint32_t>& slots, wire::Intent intent) REQUIRES(mutex_);
   void take_over();
+  void reserve_some(const PutRequest& put, uint32_t first, uint32_t count, Wait& wait,
+                    std::vector<WriteEntry>& writes) REQUIRES(mutex_);
   bool reserve_one(const PutRequest& put, uint32_t entry, uint64_t bytes_left, Wait& wait, WriteEntry& write)
       REQUIRES(mutex_);
   // Room for `bytes` more within the limits of the namespace, made of its own objects. False: none of them may go.
@@ -308,6 +341,7 @@ class SegmentStore {
   std::atomic<uint64_t> evicted_objects_{0}, evicted_bytes_{0}, digest_mismatches_{0}, conflicts_{0};
   std::atomic<uint64_t> no_space_{0}, not_committed_{0}, evictor_errors_{0};
   std::atomic<uint64_t> quota_evicted_objects_{0}, quota_evicted_bytes_{0}, quota_refused_{0};
+  std::atomic<uint64_t> copied_out_{0}, copied_out_bytes_{0}, copied_in_{0}, copied_in_bytes_{0};
 };
 
 }  // namespace kvstore

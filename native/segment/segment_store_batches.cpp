@@ -146,6 +146,7 @@ bool SegmentStore::reserve_one(const PutRequest& put, uint32_t entry, uint64_t b
   const auto text = put.text(entry);
   const uint64_t bytes = ExtentAllocator::rounded(uint64_t{length} + text.size());
   if (bytes > objects_.capacity_bytes()) return false;
+  if (!wait.may_evict && objects_.free_bytes() < bytes + free_ahead_bytes_) return false;
   PutBatch* const batch = wait.batch;
   if (!make_quota_room(key.ns, length, batch == nullptr ? 0 : batch->id())) {
     quota_refused_.fetch_add(1, std::memory_order_relaxed);
@@ -155,7 +156,7 @@ bool SegmentStore::reserve_one(const PutRequest& put, uint32_t entry, uint64_t b
     const ObjectTable::Reserved reserved = objects_.reserve(key, length, put.depth(entry), text);
     write.slot = reserved.slot;
     if (write.slot != kNoSlot) break;
-    if (closed_.load() || wait.gave_up) return false;
+    if (closed_.load() || wait.gave_up || !wait.may_evict) return false;
     if (batch != nullptr && batch->refused_at_ == space_freed_count_ && bytes >= batch->refused_bytes_ &&
         Clock::now() < batch->refused_until_)
       return false;
@@ -199,9 +200,23 @@ void SegmentStore::reserve_writes(const PutRequest& put, uint32_t first, uint32_
                                   std::vector<WriteEntry>& writes, PutBatch* batch) {
   Wait wait{deadline, cancelled, batch};
   for (const WriteEntry& write : writes) wait.own_writes += write.slot != kNoSlot;
+  const MutexLock lock(mutex_);
+  reserve_some(put, first, count, wait, writes);
+}
+
+void SegmentStore::reserve_in_free_room(const PutRequest& put, std::vector<WriteEntry>& writes,
+                                        PutBatch* batch) {
+  Wait wait{Clock::time_point::min(), closed_, batch};
+  wait.may_evict = false;
+  const MutexLock lock(mutex_);
+  reserve_some(put, 0, put.entry_count(), wait, writes);
+}
+
+void SegmentStore::reserve_some(const PutRequest& put, uint32_t first, uint32_t count, Wait& wait,
+                                std::vector<WriteEntry>& writes) {
+  PutBatch* const batch = wait.batch;
   uint64_t bytes_left = 0;
   for (uint32_t i = first; i < first + count; ++i) bytes_left += ExtentAllocator::rounded(put.length(i));
-  const MutexLock lock(mutex_);
   rank_uses();
   for (uint32_t i = first; i < first + count; ++i) {
     if (i + kPrefetchAhead < first + count) objects_.prefetch(put.fingerprints[i + kPrefetchAhead]);

@@ -244,6 +244,16 @@ def test_a_large_pool_has_time_to_be_touched_before_it_counts_as_dead(objects: l
 
 
 @each_store
+def test_a_segment_has_time_to_be_drained_before_it_is_killed(objects: list[Object]) -> None:
+    segment = find(objects, "DaemonSet/kvstore-segment")
+    settings = settings_of(objects, segment)
+    assert isinstance(settings, SegmentSettings)
+    assert settings.on_term == "drain", "the pool ends with the pod"
+    # A drain, the goodbye, and the pool's memory given back.
+    assert pod_spec(segment)["terminationGracePeriodSeconds"] >= settings.drain_timeout_s + 20
+
+
+@each_store
 def test_images_carry_the_version_of_this_code_and_never_latest(objects: list[Object]) -> None:
     for workload in workloads(objects):
         for container in containers(workload):

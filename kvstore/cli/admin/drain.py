@@ -1,4 +1,4 @@
-"""`kvstore admin drain` and `undrain`: whether a segment takes new pages."""
+"""`kvstore admin drain` and `undrain`: empties a segment, or has it take pages again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from kvstore.cli.admin.cluster import exchange
-from kvstore.cli.admin.failures import AdminFailure
+from kvstore.cli.admin.drain_wait import wait_drained
+from kvstore.cli.admin.failures import EXIT_UNCONFIRMED, AdminFailure
 from kvstore.cli.admin.output import JsonOption, YesOption, confirm, counted, print_json, size
 from kvstore.cli.admin.segments import list_segments
 from kvstore.cli.admin.selection import describe_segment, select_segment
@@ -33,27 +34,63 @@ def register(app: typer.Typer) -> None:
 
 
 def drain(
-    settings: AdminSettings, segment: SegmentArgument, yes: YesOption = False, json: JsonOption = False
+    settings: AdminSettings,
+    segment: SegmentArgument,
+    yes: YesOption = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Return only when other segments have all of its pages.")
+    ] = False,
+    wait_s: Annotated[
+        float, typer.Option("--wait-s", help="How long --wait waits at most.", min=0.1, max=7 * 86_400)
+    ] = 3600.0,
+    json: JsonOption = False,
 ) -> None:
-    """Place no new pages on a segment; what it holds stays readable.
+    """Empty a segment: no new pages are placed on it, and those that it has are copied to others.
 
-    Example:  kvstore admin drain 10.0.0.7:7450 --master master-0:7441
+    Example:  kvstore admin drain 10.0.0.7:7450 --wait --master master-0:7441
 
-    It lasts over restarts of masters, until `undrain`, or until the segment says goodbye (SIGTERM). Not yet: its pages
-    are not moved to other segments; when it stops they are misses.
+    What it holds stays readable there until it is stopped, which costs nothing once it is drained. Where there is not room for all the
+    hottest pages go first. It lasts over restarts of masters, until `undrain`, or until the segment says goodbye (SIGTERM). Exit code
+    4: it drains, and is not drained after --wait-s or for want of room.
     """
     found = _find_segment(settings, segment)
     confirm(f"Segment {describe_segment(found)} takes no new pages from then on.", yes)
     drained = _set_draining(settings, found, True)
+    if wait:
+        drained = _waited(settings, drained, wait_s)
+    is_drained = drained["drain"] is not None and drained["drain"]["phase"] == "drained"
     if json:
         print_json(_result(drained))
-        return
-    print(f"segment {describe_segment(drained)}: no new pages are placed on it")
-    print(
-        f"{counted(drained['object_count'], 'object')}, {size(drained['object_bytes'])} remain on it, readable. Not yet: "
-        "pages are not moved off; it empties only as they are removed or cleared, and when it stops they are misses"
-    )
-    print(f"to call it off: kvstore admin undrain {drained['index']}")
+    elif is_drained:
+        print(f"segment {describe_segment(drained)} is drained: it can be stopped, and no page is lost")
+    else:
+        print(
+            f"segment {describe_segment(drained)}: no new pages are placed on it, and others copy what it has"
+        )
+        print(
+            f"{counted(drained['object_count'], 'object')}, {size(drained['object_bytes'])} are on it, readable. To see how far it "
+            f"is: kvstore admin drain {drained['index']} --wait --yes"
+        )
+        print(f"to call it off: kvstore admin undrain {drained['index']}")
+    if wait and not is_drained:
+        left = drained["drain"] or {"remaining_objects": drained["object_count"], "phase": "waiting"}
+        fail(
+            f"not drained: {counted(left['remaining_objects'], 'object')} on no other segment ({left['phase']}). When it stops "
+            "they are misses. For room add a segment, or a larger --capacity on another; it goes on by itself",
+            code=EXIT_UNCONFIRMED,
+        )
+
+
+def _waited(settings: AdminSettings, segment: View, wait_s: float) -> View:
+    try:
+        seen = wait_drained(settings, segment["segment_id"], wait_s)
+    except AdminFailure as failure:
+        fail(f"it drains, but how far it is can't be asked: {failure}", code=failure.code)
+    if seen is None:
+        fail("the segment has left the cluster meanwhile: what no other segment had is gone")
+    if seen["draining"] is False:
+        fail("the drain has been called off meanwhile")
+    return seen
 
 
 def undrain(settings: AdminSettings, segment: SegmentArgument, json: JsonOption = False) -> None:
@@ -90,7 +127,7 @@ def _result(segment: View) -> View:
     """What `--json` prints."""
     return {
         "segment": segment,
-        "pages_are_moved": False,
+        "pages_are_moved": True,
         "remaining_object_count": segment["object_count"],
         "remaining_object_bytes": segment["object_bytes"],
     }

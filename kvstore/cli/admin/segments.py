@@ -118,4 +118,7 @@ def shown_state(view: View) -> str:
         return "suspect, draining"
     if state in ("live", "draining") and view["attached"] is False:
         return f"{state}, not attached"
+    if (drain := view.get("drain")) is not None:
+        left = "" if drain["phase"] == "drained" else f", {size(drain['remaining_bytes'])} left"
+        return f"{state}, {drain['phase']}{left}"
     return state

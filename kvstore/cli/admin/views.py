@@ -12,6 +12,7 @@ from kvstore_client.protocol import SegmentState
 
 View = dict[str, Any]
 
+_DRAIN_PHASES = {1: "waiting", 2: "moving", 3: "drained", 4: "no room", 5: "no target"}
 _ROLES = {pb.ROLE_LOADING: "loading", pb.ROLE_STANDBY: "standby", pb.ROLE_LEADER: "leader"}
 
 
@@ -28,6 +29,7 @@ def segment_view(segment: Any) -> View:
         "state": state_name(segment.state),
         "attached": known(segment, "attached"),
         "draining": known(segment, "draining"),
+        "drain": drain_view(segment.drain) if segment.HasField("drain") else None,
         "capacity_bytes": segment.capacity_bytes,
         "used_bytes": segment.used_bytes,
         "object_count": segment.object_count,
@@ -42,6 +44,18 @@ def segment_view(segment: Any) -> View:
             for each in segment.limits
         ],
         "version": segment.software_version or None,
+    }
+
+
+def drain_view(drain: Any) -> View:
+    """How far the moving of its pages is."""
+    return {
+        "phase": _DRAIN_PHASES.get(drain.phase, f"phase {drain.phase}"),
+        "moved_objects": drain.moved_objects,
+        "moved_bytes": drain.moved_bytes,
+        "remaining_objects": drain.remaining_objects,
+        "remaining_bytes": drain.remaining_bytes,
+        "trouble": drain.trouble or None,
     }
 
 

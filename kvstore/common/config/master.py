@@ -9,12 +9,16 @@ from pydantic import field_validator, model_validator
 
 from kvstore.common.config.schema import setting, shown_state_directory, state_directory
 from kvstore.common.config.servers import MASTER_HTTP_PORT, ListenHost, PeerHost, Port, ServerSettings
+from kvstore.common.sizes import format_size, parse_size
 from kvstore_client.address import CONTROL_PORT, DIRECTORY_PORT, is_wildcard
 
 METADATA_SCHEMES = ("etcd", "memory", "rocksdb")
 """The kinds of metadata stores; `kvstore.master.metadata.registry` makes them."""
 BEATS_MISSED_MIN = 2
 """Heartbeats that may be late before a segment is suspect: with fewer, ordinary jitter makes all of them so."""
+
+COPY_RATE_MIN = 1 << 20
+"""Below this a segment's worth of pages would take days."""
 
 
 class MasterSettings(ServerSettings):
@@ -105,6 +109,12 @@ class MasterSettings(ServerSettings):
         ge=1,
         le=1 << 40,
     )
+    copy_rate: str = setting(
+        "256MiB",
+        "Most that copies from segment to segment (a drain's, say) move into one segment a second, as 256MiB; 0: as fast as it goes.",
+        group="Copies",
+        kind="size",
+    )
     connections_max: int = setting(
         16_384,
         "Most client connections at a time; every rank of every engine has one at least. Fewer where the limit of open files "
@@ -139,6 +149,13 @@ class MasterSettings(ServerSettings):
             )
         if scheme == "etcd" and not rest.strip("/"):
             raise ValueError(f"{value!r} names no etcd: etcd://HOST,HOST,HOST")
+        return value
+
+    @field_validator("copy_rate")
+    @classmethod
+    def _check_copy_rate(cls, value: str) -> str:
+        if 0 < parse_size(value) < COPY_RATE_MIN:
+            raise ValueError(f"copy_rate is 0 or at least {format_size(COPY_RATE_MIN)}, not {value}")
         return value
 
     @model_validator(mode="after")

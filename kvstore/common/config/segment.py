@@ -41,6 +41,20 @@ class SegmentSettings(ServerSettings):
         "passed over, and the pages are kept.",
         group="Addresses",
     )
+    on_term: Literal["keep", "drain"] = setting(
+        "keep",
+        "What SIGTERM does before the segment stops: 'drain' has other segments copy its pages first, as `kvstore admin drain` "
+        "does; 'keep' stops at once, and its pool's file keeps them for the next process where there is one. A second SIGTERM "
+        "ends a drain.",
+        group="Stopping",
+    )
+    drain_timeout_s: float = setting(
+        300.0,
+        "How long SIGTERM waits for its drain; what is not moved by then is lost.",
+        group="Stopping",
+        ge=1,
+        le=86_400,
+    )
     host: ListenHost = setting(
         "127.0.0.1", "Address that the data port listens on; 0.0.0.0 for all.", group="Addresses"
     )

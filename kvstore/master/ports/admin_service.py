@@ -291,6 +291,18 @@ def _segment(backend: Backend, record: MapRecord, directory: Directory | None) -
             pb.SegmentLimit(name=name, used=use.used, limit=use.limit, refused=use.refused)
             for name, use in zip(LIMITS, segment.limits, strict=False)
         )
+        assert directory is not None
+        if said.draining and (drain := directory.drains.progress(record.segment_id)) is not None:
+            said.drain.CopyFrom(
+                pb.DrainProgress(
+                    phase=drain.phase,
+                    moved_objects=drain.moved_objects,
+                    moved_bytes=drain.moved_bytes,
+                    remaining_objects=drain.remaining_objects,
+                    remaining_bytes=drain.remaining_bytes,
+                    trouble=drain.trouble,
+                )
+            )
         said.software_version = segment.software_version
         said.attached_from = segment.attached_from
         if segment.recovering_until is None:

@@ -84,6 +84,7 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
             said.segment_id,
             said.pool_id,
             said.takes_questions,
+            said.takes_copy_orders,
         )
 
     async def _read(
@@ -108,6 +109,22 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
                 elif kind == "retention_told":
                     told = message.retention_told
                     directory.questions.answered(number, told.question, told)
+                elif kind == "copied":
+                    directory.questions.answered(number, message.copied.question, message.copied)
+                elif kind == "hottest_told":
+                    told = message.hottest_told
+                    directory.questions.answered(number, told.question, told)
+                elif kind == "drain_me":
+                    if (told := directory.drain_of_session(number)) is not None:
+                        session.queue(
+                            pb.MasterMessage(
+                                drain_told=pb.DrainTold(
+                                    phase=told.phase,
+                                    remaining_objects=told.remaining_objects,
+                                    remaining_bytes=told.remaining_bytes,
+                                )
+                            )
+                        )
                 elif kind == "register":
                     session.close(Status.BAD_REQUEST, "a stream registers once")
                 elif isinstance(session, StreamedSession):

@@ -83,9 +83,11 @@ class LinkedSession(AttachStream):
         segment_id: bytes,
         pool_id: bytes,
         takes_questions: bool = False,
+        takes_copy_orders: bool = False,
     ) -> None:
         super().__init__(directory, heartbeat_interval_ms)
         self._takes_questions = takes_questions
+        self._takes_copy_orders = takes_copy_orders
         self._links = links
         self.segment_id = segment_id
         self.pool_id = pool_id
@@ -99,7 +101,8 @@ class LinkedSession(AttachStream):
     def accept(self, segment_index: int, durable_seq: int, need_inventory: bool) -> None:
         super().accept(segment_index, durable_seq, need_inventory)
         if self._takes_questions:
-            self.directory.questions.joined(self.number, Respondent(segment_index, self.queue))
+            respondent = Respondent(segment_index, self.queue, self._takes_copy_orders)
+            self.directory.questions.joined(self.number, respondent)
 
     def more_of_registered(self) -> dict[str, Any]:
         self._token = self._links.await_link(self)

@@ -94,7 +94,7 @@ NetStatus FrameConnection::receive_reply_with_descriptor(wire::Op op, uint32_t r
       if (!header.is_reply() || header.op != static_cast<uint8_t>(op) || header.request_id != request_id ||
           header.version != wire::kFrameVersion ||
           header.body_bytes > 2 * fields_hint_bytes + kBodySlackBytes ||
-          (header.payload_bytes > 0 && op != wire::Op::kGet))
+          (header.payload_bytes > 0 && op != wire::Op::kGet && op != wire::Op::kFetch))
         status = NetStatus::kProtocol;
       if (status == NetStatus::kOk)
         status = buffer_at_least(wire::kHeaderBytes + header.body_bytes, read_ahead, deadline, descriptor);

@@ -44,7 +44,7 @@ class FrameConnection {
   }
 
   // The reply to `request_id`; anything else in its place is kProtocol. `fields_hint_bytes`: size of the fields expected of
-  // an OK reply. A body much larger than that is refused before it is allocated. Only GET replies may carry a payload,
+  // an OK reply. A body much larger than that is refused before it is allocated. Only GET and FETCH replies may carry a payload,
   // which the caller must then receive in whole.
   NetStatus receive_reply(wire::Op op, uint32_t request_id, size_t fields_hint_bytes,
                           const Deadline& deadline, FrameReply* reply);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "protocol/fetch_codec.hpp"
+
 namespace kvstore {
 namespace {
 
@@ -73,7 +75,8 @@ OpTable::OpTable() {
       {Op::kPull, &ServerSession::on_pull},
       {Op::kSuspect, &ServerSession::on_suspect},
       {Op::kCommit, &ServerSession::on_commit},
-      {Op::kKeep, &ServerSession::on_keep}};
+      {Op::kKeep, &ServerSession::on_keep},
+      {Op::kFetch, &ServerSession::on_fetch}};
   for (const auto& [op, method] : kBuiltin) add(op, std::mem_fn(method));
 }
 
@@ -244,7 +247,7 @@ bool ServerSession::hello() {
       .u32(wire::kBodyBytesMax)
       .u64(wire::kPayloadBytesMax);
   const uint32_t features =
-      wire::kFeatureCommit | wire::kFeatureKeep |
+      wire::kFeatureCommit | wire::kFeatureKeep | wire::kFeatureFetch |
       (socket_.is_unix() ? wire::kFeatureUnix | context_.unix_features : context_.tcp_features);
   reply.raw(store_.pool_id().data(), 16).u32(features);
   send_reply(reply);
@@ -450,6 +453,26 @@ void ServerSession::on_remove(wire::Reader& body) {
 void ServerSession::on_keep(wire::Reader& body) {
   const wire::KeepWish wish = wire::read_keep_wish(body);
   reply_statuses(Status::kOk, store_.keep(read_key_block(body), wish));
+}
+
+void ServerSession::on_fetch(wire::Reader& body) {
+  const fetch_codec::FetchRequest request = fetch_codec::read_request(body);
+  SegmentStore::Copyable copies = store_.acquire_copies(request, holds_.bytes());
+  const HeldReads reads{store_, std::move(copies.reads)};
+  std::vector<iovec> payload;
+  uint64_t payload_bytes = 0;
+  for (const ReadEntry& read : reads.entries) {
+    if (read.status != Status::kOk) continue;
+    payload.push_back({const_cast<uint8_t*>(read.data), read.length});
+    payload_bytes += read.length;
+  }
+  if (payload_bytes > wire::kPayloadBytesMax)
+    throw WireError(Status::kTooLarge,
+                    "bytes_max is over the payload cap of " + std::to_string(wire::kPayloadBytesMax));
+  wire::Writer reply = reply_body(Status::kOk, {}, fetch_codec::fields_bytes_max(copies.objects.size()));
+  fetch_codec::write_reply(reply, copies.objects);
+  const ServerSocket::Transfer transfer(socket_, {context_.stall_timeout, &store_.budgets().held_bytes});
+  send_reply(reply, payload, payload_bytes);
 }
 
 void ServerSession::on_suspect(wire::Reader& body) {

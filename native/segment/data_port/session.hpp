@@ -112,6 +112,7 @@ class ServerSession final : public ExtensionSession {
   void on_unregister(wire::Reader& body);
   void on_commit(wire::Reader& body);
   void on_keep(wire::Reader& body);
+  void on_fetch(wire::Reader& body);
   // What is over the budget of held bytes is waited for a little.
   std::vector<ReadEntry> acquire_or_wait(const KeyBlock& block, const uint8_t* expected_lengths);
   bool committed(bool wanted, uint64_t seq, uint32_t timeout_ms);
