@@ -232,6 +232,51 @@ async def test_a_master_starts_on_a_full_disk_reads_and_stores_again_when_there_
     assert all(await rig.peer.exists(rig.ns, rig.old + new))
 
 
+def mirrors_of(directory: Path) -> list[Path]:
+    """Where RocksDB reads the files of a full disk."""
+    return [
+        link.parent
+        for link in Path("/dev/shm").glob("kvstore-rocksdb-*/CURRENT")
+        if leads_to(link, directory)
+    ]
+
+
+def leads_to(link: Path, directory: Path) -> bool:
+    try:
+        return link.readlink().is_relative_to(directory)
+    except FileNotFoundError:
+        return False  # somebody else's, gone meanwhile
+
+
+async def test_what_a_killed_master_of_a_full_disk_leaves_in_memory_goes_when_another_one_starts(
+    rig: Rig, tmp_path: Path
+) -> None:
+    await rig.start()
+    rig.master.end(signal.SIGKILL)
+    rig.peer.close()
+    await rig.segment.close()
+    rig.disk.is_full()
+    rig.launch()
+    await rig.connect()
+    (tmp_path / "other").mkdir()
+    for is_killed in (False, True):
+        if is_killed:
+            child = rocksdb_pid(rig.master.process.pid)
+            rig.master.end(signal.SIGKILL)
+            wait_gone([] if child is None else [child])
+        other = MasterProcess(tmp_path / "other")
+        try:
+            await asyncio.to_thread(other.ready)
+        finally:
+            other.end(signal.SIGTERM)
+        if is_killed:
+            assert mirrors_of(rig.directory) == []
+        else:
+            # It looks time and again whether the disk takes anything, and makes a new one each time that it does not.
+            await until(lambda: len(mirrors_of(rig.directory)) == 1, "it reads on")
+            assert all(await rig.peer.exists(rig.ns, rig.old))
+
+
 async def test_a_directory_without_a_log_on_a_full_disk_is_read_and_the_log_is_made_when_there_is_space(
     rig: Rig,
 ) -> None:

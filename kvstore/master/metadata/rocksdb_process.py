@@ -10,12 +10,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
-import zlib
 from typing import Any
 
 import rocksdict
@@ -33,6 +30,7 @@ from kvstore.master.metadata.rocksdb_messages import (
     encode_pair,
     frame,
 )
+from kvstore.master.metadata.rocksdb_mirror import mirrored, remove_mirror, remove_mirrors
 
 # Up to which commit the database has everything; written together with what it stands for.
 CARRIED_KEY = b"\x00carried"
@@ -65,45 +63,20 @@ def options() -> Any:
     return chosen
 
 
-def mirrored(path: str) -> str:
-    """A directory in memory with links to RocksDB's files: rocksdict writes a file of its own even where it only reads."""
-    mirror = tempfile.mkdtemp(prefix=_mirror_prefix(path), dir=_mirror_base())
-    for entry in os.scandir(path):
-        if entry.is_file() and entry.name not in ("LOCK", "rocksdict-config.json"):
-            os.symlink(entry.path, os.path.join(mirror, entry.name))
-    return mirror
-
-
-def remove_mirrors(path: str) -> None:
-    """Of processes that had this directory before, and were killed."""
-    for entry in os.scandir(_mirror_base()):
-        if (
-            entry.name.startswith(_mirror_prefix(path))
-            and entry.stat(follow_symlinks=False).st_uid == os.getuid()
-        ):
-            shutil.rmtree(entry.path, ignore_errors=True)
-
-
-def _mirror_base() -> str:
-    return "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
-
-
-def _mirror_prefix(path: str) -> str:
-    return f"kvstore-rocksdb-{os.getuid()}-{zlib.crc32(path.encode()):08x}-"
-
-
 class Database:
     """RocksDB, or where the disk is full RocksDB read-only below what has been applied since."""
 
     def __init__(self, path: str) -> None:
         self.read_only = ""  # why
+        self._mirror = ""
         try:
             self._db = rocksdict.Rdict(path, options())
         except Exception as error:
             if not any(text in str(error) for text in _NO_SPACE) or not os.path.exists(f"{path}/CURRENT"):
                 raise
             read_only = rocksdict.AccessType.read_only(False)
-            self._db = rocksdict.Rdict(mirrored(path), options(), access_type=read_only)
+            self._mirror = mirrored(path)
+            self._db = rocksdict.Rdict(self._mirror, options(), access_type=read_only)
             self.read_only = str(error)
         self._changes: dict[bytes, bytes | None] = {}  # since it was opened read-only
         self._no_log: Any = rocksdict.WriteOptions()
@@ -115,6 +88,11 @@ class Database:
         stored = self._db.get(CARRIED_KEY)
         self.carried: int = SEQUENCE.unpack(stored)[0] if stored is not None else 0
         self._scans: dict[int, _Scan] = {}
+
+    def leave(self) -> None:
+        """The process ends. Touches no disk, which may hang."""
+        if self._mirror:
+            remove_mirror(self._mirror)
 
     def apply(self, body: bytes) -> None:
         (sequence,) = SEQUENCE.unpack_from(body)
@@ -288,6 +266,7 @@ def main(path: str, descriptor: int, parent: int, make: bool) -> None:
         pass  # the peer has gone
     finally:
         # What was not checkpointed is in the master's log: nothing is written any more, and nobody waits for it.
+        database.leave()
         os._exit(0)
 
 
