@@ -75,6 +75,9 @@ def main() -> None:
         "--right", type=float, default=0.8, help="share of requests whose hints are right (0.8)"
     )
     parser.add_argument("--seed", type=int, default=1, help="of the hints that are wrong (1)")
+    parser.add_argument(
+        "--disk", type=float, default=0, help="rows with a disk tier of so many times the memory (0: none)"
+    )
     parser.add_argument("--costs", action="store_true", help="print what a call of each policy costs")
     arguments = parser.parse_args()
     if arguments.costs:
@@ -102,10 +105,19 @@ def print_trace(replay: Path, trace: Path, directory: Path, arguments: argparse.
     ]
     rows += [(f"{policy}, adversarial hints", "store", policy, adverse) for policy in ("lru", "adaptive")]
     rows.append(("clairvoyant", "clairvoyant", "-", plain))
+    disk_admits = {}
+    if arguments.disk:
+        for uses in (2, 1):
+            name = f"adaptive, and {arguments.disk:g} x on disk of pages seen {uses} x"
+            disk_admits[name] = uses
+            rows.append((name, "store", "adaptive", plain))
 
-    def cell(how: str, policy: str, requests_file: Path, percent: float) -> tuple[str, str]:
+    def cell(name: str, how: str, policy: str, requests_file: Path, percent: float) -> tuple[str, str]:
         capacity = max(1, int(unique * percent / 100))
         command = [str(replay), str(requests_file), str(capacity), how, policy]
+        if name in disk_admits:
+            disk_pages = int(capacity * arguments.disk)
+            command += [str(directory / f"disk-{name}-{percent}"), str(disk_pages), str(disk_admits[name])]
         out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         pages, blocks, prefix = map(int, out.split())
         holes = 100 * (blocks - prefix) / max(1, blocks)
@@ -113,7 +125,7 @@ def print_trace(replay: Path, trace: Path, directory: Path, arguments: argparse.
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         cells = {
-            (name, percent): pool.submit(cell, how, policy, file, percent)
+            (name, percent): pool.submit(cell, name, how, policy, file, percent)
             for name, how, policy, file in rows
             for percent in arguments.percent
         }

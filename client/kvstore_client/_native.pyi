@@ -92,6 +92,15 @@ class SegmentStore:
         registered_buffers_max: int = 4096,
         body_bytes_max: int = 268_435_456,
         session_share_max: float = 0.5,
+        disk_path: str = "",
+        disk_capacity_bytes: int = 0,
+        disk_threads: int = 4,
+        disk_admit_uses: int = 2,
+        disk_promote_hits: int = 2,
+        disk_wait_ms: int = 1000,
+        disk_slow_ms: int = 1000,
+        disk_buffer_bytes_max: int = 268_435_456,
+        tell_all: bool = False,
     ) -> None:
         """Allocates and touches the whole pool: the file at `pool_path`, which outlives the process, or without one memory that
         does not. The evictor keeps `free_ahead_bytes` free ahead of need, without it a 512th of the capacity, at most 32 MiB.
@@ -99,7 +108,10 @@ class SegmentStore:
         that was hit and how to raise it. PoolPlaceError when no pool can be at that path; PoolRefusedError when one is there that
         must not be used: one of another size, release or `segment_id`, or that another process has. A pool that an earlier process of
         this segment has left is taken over, unless `empty_pool`; its objects are compared with their digests if `verify_pool`, and
-        nothing of it is served before set_namespaces. Limits of what peers can have are by the size of the pool where they are 0."""
+        nothing of it is served before set_namespaces. Limits of what peers can have are by the size of the pool where they are 0.
+        With a `disk_path` pages that were seen `disk_admit_uses` times are written to that file as well, and read from it when memory
+        has them no more; OSError when it can't be opened. `tell_all`: the directory may believe more of this segment than the pool's
+        journal knows, so the whole content is announced."""
     @property
     def pool_adopted(self) -> bool:
         """Whether the pool is one that an earlier process has left."""

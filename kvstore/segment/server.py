@@ -29,6 +29,8 @@ from kvstore.common.process_status import ProcessStatus
 from kvstore.common.sizes import parse_size
 from kvstore.segment.attach_session import Registration
 from kvstore.segment.control_client import ControlClient
+from kvstore.segment.disk_place import disk_path_of, had_disk_elsewhere, note_disk
+from kvstore.segment.disk_watch import say_disk, watch_disk
 from kvstore.segment.errors import SegmentStartError
 from kvstore.segment.identity import SegmentIdentity, new_pool_id
 from kvstore.segment.limit_watch import watch_limits
@@ -185,6 +187,8 @@ class SegmentServer:
         self._tasks.keep(lambda: watch_refusals(server.stats, connections_max), "watch-refusals")
         self._tasks.keep(lambda: watch_retention(store.stats), "watch-retention")
         self._tasks.keep(lambda: watch_limits(store.budget_usage), "watch-limits")
+        if disk_path := disk_path_of(settings.disk_path):
+            self._tasks.keep(lambda: watch_disk(store.stats, disk_path), "watch-disk")
 
         advertise_host = await _advertised_host(settings)
         control = ControlClient(
@@ -255,6 +259,8 @@ class SegmentServer:
         if limit := limit_in_the_way(capacity_bytes):
             raise SegmentStartError(limit)
         lost = why_lost(settings.data_dir, place.path)
+        disk_path = disk_path_of(settings.disk_path)
+        tell_all = had_disk_elsewhere(settings.data_dir, disk_path)
         making = self._making = PoolMaking(place, capacity_bytes, moved_from(settings.data_dir, place.path))
         registry.register(PoolCollector(making.stats))
         store = await making.make(
@@ -281,11 +287,23 @@ class SegmentServer:
                 ),
                 body_bytes_max=_limit_bytes(settings.request_bodies_max),
                 session_share_max=settings.session_share_max,
+                disk_path=disk_path,
+                disk_capacity_bytes=parse_size(settings.disk_capacity),
+                disk_threads=settings.disk_threads,
+                disk_admit_uses=settings.disk_admit_uses,
+                disk_promote_hits=settings.disk_promote_hits,
+                disk_wait_ms=settings.disk_wait_ms,
+                disk_slow_ms=settings.disk_slow_ms,
+                disk_buffer_bytes_max=parse_size(settings.disk_buffers_max),
+                tell_all=tell_all,
             )
         )
         if making.path is not None:
             note_pool(settings.data_dir, KeptPool(making.path, capacity_bytes, boot_id()))
         say_content(store.pool_content(), lost)
+        note_disk(settings.data_dir, disk_path)
+        if disk_path:
+            say_disk(store.stats(), disk_path)
         return store
 
     def _connection_limits(self) -> tuple[int, int]:

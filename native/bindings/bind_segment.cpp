@@ -59,7 +59,9 @@ std::shared_ptr<SegmentStore> make_store(
     double retained_fraction_max, double retained_namespace_fraction_max, nb::bytes segment_id,
     bool empty_pool, bool verify_pool, std::shared_ptr<PoolProgress> progress, uint64_t writing_bytes_max,
     uint64_t held_bytes_max, uint64_t registered_bytes_max, uint32_t registered_buffers_max,
-    uint64_t body_bytes_max, double session_share_max) {
+    uint64_t body_bytes_max, double session_share_max, std::string disk_path, uint64_t disk_capacity_bytes,
+    uint32_t disk_threads, uint32_t disk_admit_uses, uint32_t disk_promote_hits, uint32_t disk_wait_ms,
+    uint32_t disk_slow_ms, uint64_t disk_buffer_bytes_max, bool tell_all) {
   SegmentStoreOptions options;
   options.capacity_bytes = capacity_bytes;
   options.pool_id = exactly<16>(pool_id, "pool_id");
@@ -79,6 +81,15 @@ std::shared_ptr<SegmentStore> make_store(
   options.progress = std::move(progress);
   options.budgets = {writing_bytes_max,      held_bytes_max, registered_bytes_max,
                      registered_buffers_max, body_bytes_max, session_share_max};
+  options.disk.path = std::move(disk_path);
+  options.disk.capacity_bytes = disk_capacity_bytes;
+  options.disk.read_threads = disk_threads;
+  options.disk.admit_uses = disk_admit_uses;
+  options.disk.promote_hits = disk_promote_hits;
+  options.disk.wait_ms = disk_wait_ms;
+  options.disk.slow_ms = disk_slow_ms;
+  options.disk.read_bytes_max = disk_buffer_bytes_max;
+  options.tell_all = tell_all;
   return without_gil([&] { return make_process_owned<SegmentStore>(options); });
 }
 
@@ -249,7 +260,10 @@ void bind_segment(nb::module_& m) {
            "retained_namespace_fraction_max"_a = 0.05, "segment_id"_a = nb::bytes("", 0),
            "empty_pool"_a = false, "verify_pool"_a = true, "progress"_a = nb::none(),
            "writing_bytes_max"_a = 0, "held_bytes_max"_a = 0, "registered_bytes_max"_a = 0,
-           "registered_buffers_max"_a = 4096, "body_bytes_max"_a = 256u << 20, "session_share_max"_a = 0.5)
+           "registered_buffers_max"_a = 4096, "body_bytes_max"_a = 256u << 20, "session_share_max"_a = 0.5,
+           "disk_path"_a = "", "disk_capacity_bytes"_a = 0, "disk_threads"_a = 4, "disk_admit_uses"_a = 2,
+           "disk_promote_hits"_a = 2, "disk_wait_ms"_a = 1000, "disk_slow_ms"_a = 1000,
+           "disk_buffer_bytes_max"_a = 256u << 20, "tell_all"_a = false)
       .def_prop_ro("pool_adopted", [](SegmentStore& s) { return s.pool().adopted(); })
       .def_prop_ro("pool_id",
                    [](SegmentStore& s) { return nb::bytes(s.pool_id().data(), s.pool_id().size()); })

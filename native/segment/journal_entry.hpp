@@ -7,7 +7,8 @@
 
 namespace kvstore {
 
-enum class JournalOp : uint8_t { kAdd = 1, kRemove = 2 };
+// kStays: nothing that a directory is told. The object left memory, and the segment has it still.
+enum class JournalOp : uint8_t { kStays = 0, kAdd = 1, kRemove = 2 };
 
 struct JournalEntry {
   Fingerprint fp;

@@ -61,6 +61,8 @@ HeldObject ObjectShards::hold(const Fingerprint& fp, const Key& key, uint32_t ex
   held.wire_slot = slots_.wire_number(slot);
   held.digest = h.digest;
   held.digest_alg = h.digest_alg;
+  held.text_bytes = record.text_bytes;
+  held.depth = h.depth;
   held.offset = record.offset;
   held.generation = h.generation.load(std::memory_order_relaxed);
   ++readers_[slot].readers;

@@ -30,6 +30,8 @@ struct HeldObject {
   uint32_t length = 0;
   uint32_t digest = 0;
   uint8_t digest_alg = 0;
+  uint16_t text_bytes = 0;  // behind the object's
+  uint32_t depth = 0;
   uint64_t offset = 0;  // in the map
   uint64_t generation = 0;
 };

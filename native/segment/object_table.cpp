@@ -42,6 +42,7 @@ ObjectTable::ObjectTable(uint8_t* base, const Options& options)
       map_bytes_(options.data_offset + options.capacity_bytes),
       chunk_bytes_(chunk_bytes_of(options.capacity_bytes)),
       on_removal_(options.on_removal),
+      stays_(options.stays),
       slots_(base, options.first_chunk_bytes, chunks_max_of(options.capacity_bytes), options.kept),
       records_(chunks_max_of(options.capacity_bytes)),
       shards_(slots_, records_, chunks_max_of(options.capacity_bytes), options.pinned_bytes_max,
@@ -180,8 +181,11 @@ bool ObjectTable::is_as_written(uint32_t slot) const {
 
 JournalEntry ObjectTable::tell_removal(uint32_t slot) noexcept {
   const ObjectRecord& record = records_[slot];
-  const JournalEntry entry{shards_.fingerprint(slot), record.ns, record.length, JournalOp::kRemove};
-  if (on_removal_) on_removal_(entry);
+  JournalEntry entry{shards_.fingerprint(slot), record.ns, record.length, JournalOp::kRemove};
+  if (stays_ && stays_(entry.fp, entry.ns))
+    entry.op = JournalOp::kStays;
+  else if (on_removal_)
+    on_removal_(entry);
   return entry;
 }
 

@@ -49,6 +49,8 @@ class ObjectTable {
     bool kept = false;
     // Hears of each object that is about to go before anything in the pool says so; must not throw. Null: nobody.
     std::function<void(const JournalEntry&)> on_removal;
+    // Whether the segment has an object elsewhere too, so that nobody needs to hear that it goes; must not throw. Null: none.
+    std::function<bool(const Fingerprint&, const NamespaceId&)> stays;
   };
   // `base` is the map of the pool, and outlives the table.
   ObjectTable(uint8_t* base, const Options& options);
@@ -249,7 +251,7 @@ class ObjectTable {
   bool keeps_rule(bool kept) noexcept;      // counts it when not
   // May go for the sake of others: in no open batch. Idle ones only.
   bool is_spared(uint32_t slot) const { return batches_.keeps(records_[slot].batch); }
-  // Its REMOVE, which is told before the object goes.
+  // Its REMOVE, which is told before the object goes; or kStays, which is not.
   JournalEntry tell_removal(uint32_t slot) noexcept;
   JournalEntry take_out(uint32_t slot, bool idle, uint64_t seq) noexcept;
   void free_memory(uint32_t slot) noexcept;
@@ -272,6 +274,7 @@ class ObjectTable {
   const uint64_t map_bytes_;
   const uint64_t chunk_bytes_;
   const std::function<void(const JournalEntry&)> on_removal_;
+  const std::function<bool(const Fingerprint&, const NamespaceId&)> stays_;
   SlotTable slots_;
   BySlot<ObjectRecord> records_;
   ObjectShards shards_;

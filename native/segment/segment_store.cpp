@@ -57,7 +57,8 @@ uint64_t share_of(const SegmentStoreOptions& o, double fraction) {
 }
 
 ObjectTable::Options table_options(const SegmentStoreOptions& o, const PoolLayout& layout, KeptPool& pool,
-                                   Journal& journal, Budgets& budgets) {
+                                   Journal& journal, Budgets& budgets,
+                                   std::function<bool(const Fingerprint&, const NamespaceId&)> stays) {
   ObjectTable::Options options;
   options.first_chunk_bytes = kFirstChunkEnd - SlotTable::kFirstChunkOffset;
   options.data_offset = layout.data_offset;
@@ -70,6 +71,7 @@ ObjectTable::Options table_options(const SegmentStoreOptions& o, const PoolLayou
   options.batches_bytes_max = budgets.writing_bytes.limit();
   options.retention = {share_of(o, o.retained_fraction_max), share_of(o, o.retained_namespace_fraction_max)};
   options.kept = pool.warm();
+  options.stays = std::move(stays);
   if (pool.ring() != nullptr)
     options.on_removal = [&journal](const JournalEntry& entry) { journal.foretell(entry); };
   return options;
@@ -84,10 +86,15 @@ SegmentStore::SegmentStore(const SegmentStoreOptions& options)
       pool_(layout_, kept_pool_options(options), options.progress.get()),
       journal_(options.journal_entries_max, pool_.ring(), pool_.journal()),
       budgets_(options.budgets, options.capacity_bytes, share_of(options, options.pinned_fraction_max)),
-      objects_(pool_.memory().base(), table_options(options, layout_, pool_, journal_, budgets_)),
+      objects_(pool_.memory().base(), table_options(options, layout_, pool_, journal_, budgets_,
+                                                    [this](const Fingerprint& fp, const NamespaceId& ns) {
+                                                      return disk_ != nullptr && !retired_.has(ns) &&
+                                                             disk_->stays(fp);
+                                                    })),
       shards_(objects_.shards()),
       retired_(objects_.retired()) {
   take_over();
+  open_disk();
   evictor_ = std::thread([this] { run_evictor(); });
 }
 
@@ -105,6 +112,19 @@ void SegmentStore::take_over() {
   held_back_.store(true);
 }
 
+void SegmentStore::open_disk() {
+  if (options_.tell_all) journal_.lose();
+  if (options_.disk.path.empty()) return;
+  DiskTierOptions disk = options_.disk;
+  disk.segment_id = options_.segment_id;
+  disk.empty |= options_.empty_pool;
+  disk_ = std::make_unique<DiskTier>(disk, static_cast<DiskTierHooks&>(*this));
+  // What it has found, and what it has lost, the pool's journal knows nothing of.
+  if (!options_.tell_all) journal_.lose();
+  if (disk_->recovered_pages() > 0) held_back_.store(true);
+  disk_->start();
+}
+
 SegmentStore::~SegmentStore() { close(); }
 
 void SegmentStore::close() {
@@ -117,6 +137,7 @@ void SegmentStore::close() {
   interrupt();
   const MutexLock joining(join_mutex_);  // of several that close it one joins, and none returns before
   if (evictor_.joinable()) evictor_.join();
+  if (disk_ != nullptr) disk_->close();
   pool_.memory().let_go();
 }
 
@@ -138,8 +159,15 @@ uint32_t SegmentStore::wire_slots_end() const {
 }
 
 std::vector<NamespaceId> SegmentStore::namespaces() {
-  const MutexLock lock(mutex_);
-  return objects_.namespaces().populated();
+  std::vector<NamespaceId> all;
+  {
+    const MutexLock lock(mutex_);
+    all = objects_.namespaces().populated();
+  }
+  if (disk_ != nullptr)
+    for (const NamespaceId& ns : disk_->namespaces())
+      if (std::find(all.begin(), all.end(), ns) == all.end()) all.push_back(ns);
+  return all;
 }
 
 void SegmentStore::set_namespaces(const std::vector<NamespaceId>& current,
@@ -162,7 +190,10 @@ void SegmentStore::set_quotas(const std::vector<QuotaLimit>& limits) {
 
 SegmentStore::Inventory SegmentStore::begin_inventory() {
   const MutexLock lock(mutex_);  // every object that can be found now has its number
-  return {journal_.skip_to_end(), 0, objects_.slots_end()};
+  Inventory inventory;
+  inventory.last_seq = journal_.skip_to_end();
+  inventory.end_slot = objects_.slots_end();
+  return inventory;
 }
 
 bool SegmentStore::inventory_slice(Inventory& inventory, size_t entries_max, std::vector<uint8_t>& groups) {
@@ -174,12 +205,13 @@ bool SegmentStore::inventory_slice(Inventory& inventory, size_t entries_max, std
     const MutexLock lock(mutex_);
     inventory.next_slot = objects_.list(inventory.next_slot, end, entries_max, entries);
   }
+  const bool done = inventory.next_slot >= inventory.end_slot && list_disk(inventory, entries_max, entries);
   // One namespace after the other, so that a slice is few groups.
   const auto by_namespace = [](const JournalEntry& a, const JournalEntry& b) { return a.ns < b.ns; };
   if (!std::is_sorted(entries.begin(), entries.end(), by_namespace))
     std::stable_sort(entries.begin(), entries.end(), by_namespace);
   write_journal_groups(entries.data(), entries.size(), groups);
-  return inventory.next_slot >= inventory.end_slot;
+  return done;
 }
 
 SegmentStore::Usage SegmentStore::usage() {
@@ -255,6 +287,11 @@ std::map<std::string, uint64_t> SegmentStore::stats() {
   count("copied_out_bytes", copied_out_bytes_);
   count("copied_in", copied_in_);
   count("copied_in_bytes", copied_in_bytes_);
+  if (disk_ != nullptr) {
+    count("disk_promoted_pages", promoted_);
+    count("evicted_to_disk_objects", evicted_to_disk_);
+    disk_->stats(out);
+  }
   return out;
 }
 

@@ -20,6 +20,7 @@
 #include "protocol/put_request.hpp"
 #include "protocol/wire.hpp"
 #include "segment/budgets.hpp"
+#include "segment/disk/disk_tier.hpp"
 #include "segment/journal.hpp"
 #include "segment/kept_pool.hpp"
 #include "segment/object_table.hpp"
@@ -44,6 +45,8 @@ struct SegmentStoreOptions {
   uint64_t journal_entries_max = 4194304;
   PoolOptions pool;
   BudgetLimits budgets;
+  DiskTierOptions disk;
+  bool tell_all = false;  // the directory may believe more of this segment than the pool's journal knows
   std::shared_ptr<PoolProgress> progress;  // null: nobody watches
 };
 
@@ -58,6 +61,7 @@ struct ReadEntry {
   uint64_t offset = 0;  // in the map
   uint64_t generation = 0;
   const uint8_t* data = nullptr;
+  std::shared_ptr<DiskBuffer> from_disk;  // has the bytes, where no slot does
 };
 
 // One entry of a write batch. While `slot` is set its memory belongs to the writer alone.
@@ -104,14 +108,14 @@ class PutBatch {
   std::chrono::steady_clock::time_point patient_until_ = std::chrono::steady_clock::time_point::min();
 };
 
-class SegmentStore {
+class SegmentStore final : private DiskTierHooks {
  public:
   using Clock = std::chrono::steady_clock;
   using Statuses = std::vector<uint8_t>;  // wire::Status, one an entry
 
   // Throws PoolLimitError, std::system_error, or std::invalid_argument naming the bad option.
   explicit SegmentStore(const SegmentStoreOptions& options);
-  ~SegmentStore();
+  ~SegmentStore() override;
   SegmentStore(const SegmentStore&) = delete;
   SegmentStore& operator=(const SegmentStore&) = delete;
 
@@ -124,6 +128,13 @@ class SegmentStore {
   std::vector<ReadEntry> acquire_reads(const KeyBlock& block, const uint8_t* expected_lengths,
                                        uint64_t has_bytes = 0, bool anyway = false);
   void release_reads(const std::vector<ReadEntry>& reads) noexcept;
+  // Entries that were a miss and are on disk become OK with bytes beside the pool, as far as they come within `wait_ms`
+  // (0: as long as this segment waits at most) and before `cancelled`. What is read repeatedly is put into memory too.
+  void read_from_disk(const KeyBlock& block, const uint8_t* expected_lengths, uint32_t wait_ms,
+                      const std::atomic<bool>& cancelled, std::vector<ReadEntry>& reads);
+  // The same for readers of the pool: what is on disk is put into memory and held. Whether there was any.
+  bool bring_into_memory(const KeyBlock& block, uint32_t wait_ms, const std::atomic<bool>& cancelled,
+                         uint64_t has_bytes, std::vector<ReadEntry>& reads);
 
   // ---- copies from segment to segment (segment_store_copies.cpp)
   // The objects of these fingerprints, held as by acquire_reads, up to `bytes_max` of them (the first whatever its length): entry
@@ -163,7 +174,8 @@ class SegmentStore {
                       PutBatch* batch = nullptr);
   // Seals what was written; all slots of `writes` are given up. Returns the journal number after which
   // everything in the batch (found EXISTS included) is durable.
-  uint64_t seal_writes(const PutRequest& put, std::vector<WriteEntry>& writes);
+  enum class Came : uint8_t { kByPut, kFromDisk };
+  uint64_t seal_writes(const PutRequest& put, std::vector<WriteEntry>& writes, Came came = Came::kByPut);
   void abandon_writes(std::vector<WriteEntry>& writes) noexcept;
 
   // Somebody wants everything up to this journal number to be durable: batches that reach no further are over.
@@ -205,6 +217,8 @@ class SegmentStore {
     uint64_t last_seq = 0;  // the journal number that it stands for
     uint32_t next_slot = 0;
     uint32_t end_slot = 0;
+    uint32_t next_region = 0;  // of the disk tier, which follows the slots
+    std::vector<JournalEntry> disk_entries;
   };
   // What was journalled so far counts as handed out; the inventory stands for it.
   Inventory begin_inventory();
@@ -262,6 +276,27 @@ class SegmentStore {
   enum class Room : uint8_t { kMade, kLater, kNever };
 
   static uint64_t now_ms();
+  // DiskTierHooks
+  uint64_t copy_out(const Key& key, const Fingerprint& fp, uint8_t* to, uint64_t room,
+                    DiskRecordHeader& header) override;
+  void dropped(std::vector<JournalEntry> pages) noexcept override;
+  // Entries of a read batch that memory misses and the disk has.
+  struct Cold {
+    std::vector<uint32_t> entries, lengths;
+    std::vector<DiskTier::Page> pages;
+  };
+  Cold cold_entries(const KeyBlock& block, const uint8_t* expected_lengths, std::vector<ReadEntry>& reads);
+  Clock::time_point disk_deadline(uint32_t wait_ms) const;
+  void note_for_disk(const KeyBlock& block, const std::vector<Fingerprint>& fps,
+                     const std::vector<uint32_t>& entries, bool wanted);
+  // Whether it is in memory now.
+  bool promote(const DiskPage& page, const std::atomic<bool>& cancelled);
+  // True: nothing more is to be listed.
+  bool list_disk(Inventory& inventory, size_t entries_max, std::vector<JournalEntry>& entries);
+  // One entry of a read batch; true when it is held.
+  bool hold_read(const KeyBlock& block, const std::vector<Fingerprint>& fps, uint32_t entry,
+                 uint32_t expected, uint64_t has_bytes, bool anyway, ReadEntry& read,
+                 std::vector<UseQueue::Use>& uses);
   // Of one critical section: entries [first, end).
   void keep_some(const KeyBlock& block, const std::vector<Fingerprint>& fps, uint32_t first, uint32_t end,
                  const wire::KeepWish& wish, Statuses& statuses) REQUIRES(mutex_);
@@ -272,6 +307,7 @@ class SegmentStore {
   void take_over();
   void reserve_some(const PutRequest& put, uint32_t first, uint32_t count, Wait& wait,
                     std::vector<WriteEntry>& writes) REQUIRES(mutex_);
+  void open_disk();
   bool reserve_one(const PutRequest& put, uint32_t entry, uint64_t bytes_left, Wait& wait, WriteEntry& write)
       REQUIRES(mutex_);
   // Room for `bytes` more within the limits of the namespace, made of its own objects. False: none of them may go.
@@ -299,7 +335,9 @@ class SegmentStore {
   ObjectTable::Evicted evict_locked(uint64_t wanted_bytes, uint32_t own_batch) REQUIRES(mutex_);
   // One critical section.
   ObjectTable::Evicted evict_step(uint64_t wanted_bytes, uint32_t own_batch) REQUIRES(mutex_);
-  void journal_evicted(const std::vector<JournalEntry>& removed, uint64_t freed_bytes) REQUIRES(mutex_);
+  // What stays on disk is taken out of `removed`, and not told.
+  void journal_removed(std::vector<JournalEntry>& removed) REQUIRES(mutex_);
+  void journal_evicted(std::vector<JournalEntry>& removed, uint64_t freed_bytes) REQUIRES(mutex_);
   void give_way() REQUIRES(mutex_);  // lets others have the lock for a moment
   void space_came() noexcept REQUIRES(mutex_);
   void run_evictor() EXCLUDES(mutex_);
@@ -336,12 +374,14 @@ class SegmentStore {
   std::atomic<bool> closed_{false};                    // set under mutex_
   Mutex join_mutex_;
   std::thread evictor_ GUARDED_BY(join_mutex_);
+  std::unique_ptr<DiskTier> disk_;  // null: none
 
   std::atomic<uint64_t> puts_{0}, put_bytes_{0}, gets_{0}, get_bytes_{0}, misses_{0}, exists_hits_{0};
   std::atomic<uint64_t> evicted_objects_{0}, evicted_bytes_{0}, digest_mismatches_{0}, conflicts_{0};
   std::atomic<uint64_t> no_space_{0}, not_committed_{0}, evictor_errors_{0};
   std::atomic<uint64_t> quota_evicted_objects_{0}, quota_evicted_bytes_{0}, quota_refused_{0};
   std::atomic<uint64_t> copied_out_{0}, copied_out_bytes_{0}, copied_in_{0}, copied_in_bytes_{0};
+  std::atomic<uint64_t> evicted_to_disk_{0}, promoted_{0};
 };
 
 }  // namespace kvstore

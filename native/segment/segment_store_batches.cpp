@@ -62,9 +62,37 @@ SegmentStore::Statuses SegmentStore::pin(const KeyBlock& block, uint32_t pin_ms,
     statuses[i] = code(Status::kOk);
     ++hits;
   }
+  if (disk_ != nullptr && hits < n)
+    for (uint32_t i = 0; i < n; ++i)
+      if (statuses[i] == code(Status::kMiss) && disk_->pin(fps[i], kept_ms == 0 ? 0 : now + kept_ms)) {
+        statuses[i] = code(Status::kOk);
+        ++hits;
+      }
   exists_hits_.fetch_add(hits, std::memory_order_relaxed);
   budgets_.pinned_bytes.count_refused(unpromised);
   return statuses;
+}
+
+bool SegmentStore::hold_read(const KeyBlock& block, const std::vector<Fingerprint>& fps, uint32_t entry,
+                             uint32_t expected, uint64_t has_bytes, bool anyway, ReadEntry& read,
+                             std::vector<UseQueue::Use>& uses) {
+  const HeldObject held = shards_.hold(fps[entry], block.key(entry), expected, anyway, has_bytes);
+  if (!held.found) return false;
+  read.length = held.length;
+  if (held.slot == kNoSlot) {
+    read.status = held.refused ? Status::kUnavailable : Status::kLengthMismatch;
+    return false;
+  }
+  read.status = Status::kOk;
+  read.slot = held.slot;
+  read.wire_slot = held.wire_slot;
+  read.digest_alg = held.digest_alg;
+  read.digest = held.digest;
+  read.offset = held.offset;
+  read.generation = held.generation;
+  read.data = pool_.memory().base() + held.offset;
+  uses.push_back({held.slot, fps[entry]});
+  return true;
 }
 
 std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const uint8_t* expected_lengths,
@@ -73,6 +101,7 @@ std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const 
   const uint32_t n = block.entry_count();
   std::vector<ReadEntry> reads(n);
   std::vector<UseQueue::Use> uses;
+  std::vector<uint32_t> used;
   uint64_t bytes = 0, refused = 0;
   uses.reserve(n);
   const bool gone = closed_.load() || held_back_.load() || retired_.has(block.ns);
@@ -80,27 +109,15 @@ std::vector<ReadEntry> SegmentStore::acquire_reads(const KeyBlock& block, const 
     if (i >= kPrefetchAhead) shards_.prefetch(fps[i - kPrefetchAhead]);
     ReadEntry& read = reads[i];
     const uint32_t expected = expected_lengths == nullptr ? 0 : wire::u32_at(expected_lengths, i);
-    const HeldObject held = shards_.hold(fps[i], block.key(i), expected, anyway, has_bytes + bytes);
-    if (!held.found) continue;
-    read.length = held.length;
-    if (held.slot == kNoSlot) {
-      read.status = held.refused ? Status::kUnavailable : Status::kLengthMismatch;
-      refused += held.refused;
-      continue;
+    if (hold_read(block, fps, i, expected, has_bytes + bytes, anyway, read, uses)) {
+      bytes += read.length;
+      if (disk_ != nullptr) used.push_back(i);
     }
-    read.status = Status::kOk;
-    read.slot = held.slot;
-    read.wire_slot = held.wire_slot;
-    read.digest_alg = held.digest_alg;
-    read.digest = held.digest;
-    read.offset = held.offset;
-    read.generation = held.generation;
-    read.data = pool_.memory().base() + held.offset;
-    uses.push_back({held.slot, fps[i]});
-    bytes += read.length;
+    refused += read.status == Status::kUnavailable;
   }
   budgets_.held_bytes.count_refused(refused);
   note_uses(uses);
+  note_for_disk(block, fps, used, false);
   gets_.fetch_add(uses.size(), std::memory_order_relaxed);
   get_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   misses_.fetch_add(
@@ -264,6 +281,7 @@ Status SegmentStore::seal_one(const PutRequest& put, uint32_t entry, WriteEntry&
   } else if (const auto entry_added =
                  objects_.seal(slot, put.fingerprints[entry], kDigestCrc32c, write.digest,
                                journal_.last_seq() + 1 + added.size(), put.keep.intent)) {
+    if (disk_ != nullptr) disk_->forget_other(put.fingerprints[entry], put.length(entry), write.digest);
     added.push_back(*entry_added);  // within its capacity
   } else {
     status = Status::kInternal;
@@ -271,7 +289,7 @@ Status SegmentStore::seal_one(const PutRequest& put, uint32_t entry, WriteEntry&
   return status;
 }
 
-uint64_t SegmentStore::seal_writes(const PutRequest& put, std::vector<WriteEntry>& writes) {
+uint64_t SegmentStore::seal_writes(const PutRequest& put, std::vector<WriteEntry>& writes, Came came) {
   uint64_t durable_seq = 0, objects = 0, bytes = 0, refused = 0;
   from_the_end(put.entry_count(), [&](uint32_t first, uint32_t end) {
     std::vector<JournalEntry> added;
@@ -302,9 +320,16 @@ uint64_t SegmentStore::seal_writes(const PutRequest& put, std::vector<WriteEntry
     }
     if (freed) space_came();
   });
+  digest_mismatches_.fetch_add(refused, std::memory_order_relaxed);
+  if (came == Came::kFromDisk) return durable_seq;
+  if (disk_ != nullptr) {
+    std::vector<uint32_t> stored;
+    for (uint32_t i = 0; i < put.entry_count(); ++i)
+      if (writes[i].status == Status::kOk || writes[i].status == Status::kExists) stored.push_back(i);
+    note_for_disk(put.block, put.fingerprints, stored, put.keep.intent == wire::Intent::kRetain);
+  }
   puts_.fetch_add(objects, std::memory_order_relaxed);
   put_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-  digest_mismatches_.fetch_add(refused, std::memory_order_relaxed);
   return durable_seq;
 }
 
@@ -333,7 +358,15 @@ std::pair<SegmentStore::Statuses, uint64_t> SegmentStore::remove(const KeyBlock&
     const MutexLock lock(mutex_);
     for (uint32_t i = first; i < end; ++i) {
       const uint32_t slot = objects_.find(fps[i], block.key(i));
-      if (slot == kNoSlot) continue;
+      // First: what is on disk would stay.
+      const bool was_on_disk = disk_ != nullptr && disk_->forget(fps[i]);
+      if (slot == kNoSlot) {
+        if (!was_on_disk) continue;
+        removed.push_back({fps[i], block.ns, 0, JournalOp::kRemove});
+        journal_.foretell(removed.back());
+        statuses[i] = code(Status::kOk);
+        continue;
+      }
       removed.push_back(objects_.remove(slot, journal_.last_seq() + 1 + removed.size()));
       statuses[i] = code(Status::kOk);
     }
@@ -357,7 +390,7 @@ SegmentStore::Statuses SegmentStore::verify(const KeyBlock& block) {
       const MutexLock lock(mutex_);
       if (const auto gone = objects_.quarantine(held.slot, journal_.last_seq() + 1)) {
         removed[0] = *gone;
-        journal_.append(removed);
+        journal_removed(removed);
       }
       digest_mismatches_.fetch_add(1, std::memory_order_relaxed);
     }

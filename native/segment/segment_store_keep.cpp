@@ -81,6 +81,12 @@ SegmentStore::Statuses SegmentStore::keep(const KeyBlock& block, const wire::Kee
     const MutexLock lock(mutex_);
     keep_some(block, fps, first, std::min(n, first + kLockedMax), wish, statuses);
   }
+  if (disk_ != nullptr && wish.intent == wire::Intent::kRetain) {
+    std::vector<uint32_t> kept;
+    for (uint32_t i = 0; i < n; ++i)
+      if (statuses[i] != code(Status::kMiss)) kept.push_back(i);
+    note_for_disk(block, fps, kept, true);
+  }
   return statuses;
 }
 

@@ -24,10 +24,18 @@ constexpr auto kWorkTime = std::chrono::milliseconds(100);
 
 }  // namespace
 
-void SegmentStore::journal_evicted(const std::vector<JournalEntry>& removed, uint64_t freed_bytes) {
+void SegmentStore::journal_removed(std::vector<JournalEntry>& removed) {
+  const auto stays = [](const JournalEntry& entry) { return entry.op == JournalOp::kStays; };
+  const size_t before = removed.size();
+  removed.erase(std::remove_if(removed.begin(), removed.end(), stays), removed.end());
+  evicted_to_disk_.fetch_add(before - removed.size(), std::memory_order_relaxed);
   if (!removed.empty()) journal_.append(removed);
+}
+
+void SegmentStore::journal_evicted(std::vector<JournalEntry>& removed, uint64_t freed_bytes) {
   evicted_objects_.fetch_add(removed.size(), std::memory_order_relaxed);
   evicted_bytes_.fetch_add(freed_bytes, std::memory_order_relaxed);
+  journal_removed(removed);
 }
 
 void SegmentStore::space_came() noexcept {
@@ -117,8 +125,9 @@ void SegmentStore::drain_chunk() {
   std::vector<JournalEntry> removed;
   const uint64_t used_before = objects_.used_bytes();
   objects_.drain_chunk(now_ms(), journal_.last_seq() + 1, removed);
+  const bool any = !removed.empty();
   journal_evicted(removed, used_before - std::min(used_before, objects_.used_bytes()));
-  if (!removed.empty()) space_came();
+  if (any) space_came();
 }
 
 bool SegmentStore::may_free_later(const ObjectTable::Evicted& seen, const Wait& wait) const {
@@ -162,8 +171,8 @@ SegmentStore::Room SegmentStore::make_window(uint64_t size_bytes, const Wait& wa
       const uint64_t kept = window.cleared > cleared_before ? window.cleared - cleared_before : 0;
       const uint64_t used_now = objects_.used_bytes();
       const uint64_t freed = used_before + kept > used_now ? used_before + kept - used_now : 0;
-      journal_evicted(removed, removed.empty() ? 0 : freed);
       lost_bytes += removed.empty() ? 0 : freed;
+      journal_evicted(removed, removed.empty() ? 0 : freed);
       if (step == ObjectTable::Cleared::kDone) return Room::kMade;
       if (step == ObjectTable::Cleared::kLost) {
         space_came();

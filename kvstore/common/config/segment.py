@@ -24,6 +24,7 @@ from kvstore_client.address import CONTROL_PORT
 
 LIMIT_BYTES_MIN = 1 << 20
 LIMIT_BYTES_MAX = 1 << 50
+DISK_BYTES_MIN = 4 << 20
 
 
 class SegmentSettings(ServerSettings):
@@ -152,6 +153,55 @@ class SegmentSettings(ServerSettings):
         ge=0.0,
         le=1.0,
     )
+    disk_path: str = setting(
+        "off",
+        "File of the disk tier, on a local SSD: pages that were used repeatedly are written there too, and read from there when "
+        "memory has them no more. 'off' for none.",
+        group="Disk",
+        kind="path|off",
+    )
+    disk_capacity: str = setting(
+        "64GiB",
+        "Size of that file, made and preallocated at start; a file of another size is begun anew.",
+        group="Disk",
+        kind="size",
+    )
+    disk_threads: int = setting(4, "Threads that read the disk.", group="Disk", ge=1, le=64)
+    disk_admit_uses: int = setting(
+        2,
+        "How often a page must have been put or read to be written to disk; 1: every page is.",
+        group="Disk",
+        ge=1,
+        le=15,
+    )
+    disk_promote_hits: int = setting(
+        2,
+        "How often a page must have been read from disk to be put into memory again. Clients that read the pool itself, on this host "
+        "or by RDMA, find every page there.",
+        group="Disk",
+        ge=1,
+        le=1000,
+    )
+    disk_wait_ms: int = setting(
+        1000,
+        "Longest that a get waits for the disk; a client with less time left waits less. What has not come then is a miss.",
+        group="Disk",
+        ge=1,
+        le=60_000,
+    )
+    disk_slow_ms: int = setting(
+        1000,
+        "A read or write of the disk that takes longer raises the alarm: until the disk is well again it is not used.",
+        group="Disk",
+        ge=10,
+        le=60_000,
+    )
+    disk_buffers_max: str = setting(
+        "256MiB",
+        "Most memory of reads of the disk under way, and of what was read and is being sent.",
+        group="Disk",
+        kind="size",
+    )
     rdma: Literal["off", "auto", "required"] = setting(
         "off",
         "Offer the pool by RDMA through UCX (experimental): 'auto' where it works, 'required' or not start.",
@@ -256,6 +306,31 @@ class SegmentSettings(ServerSettings):
                 raise ValueError(
                     f"a limit has {format_size(LIMIT_BYTES_MIN)} to {format_size(LIMIT_BYTES_MAX)}, not {value}"
                 )
+        return value
+
+    @field_validator("disk_buffers_max")
+    @classmethod
+    def _check_buffers(cls, value: str) -> str:
+        if not LIMIT_BYTES_MIN <= parse_size(value) <= LIMIT_BYTES_MAX:
+            raise ValueError(
+                f"disk_buffers_max has {format_size(LIMIT_BYTES_MIN)} to {format_size(LIMIT_BYTES_MAX)}, not {value}"
+            )
+        return value
+
+    @field_validator("disk_capacity")
+    @classmethod
+    def _check_disk_capacity(cls, value: str) -> str:
+        if not DISK_BYTES_MIN <= parse_size(value) <= LIMIT_BYTES_MAX:
+            raise ValueError(
+                f"a disk tier has {format_size(DISK_BYTES_MIN)} to {format_size(LIMIT_BYTES_MAX)}, not {value}"
+            )
+        return value
+
+    @field_validator("disk_path")
+    @classmethod
+    def _check_disk_path(cls, value: str) -> str:
+        if value != "off" and not Path(value).is_absolute():
+            raise ValueError(f"disk_path is an absolute path, or off, not {value!r}")
         return value
 
     @field_validator("data_dir", mode="before")

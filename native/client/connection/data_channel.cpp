@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "client/connection/covering_commit.hpp"
+#include "client/connection/disk_wait.hpp"
 #include "client/connection/get_stripe.hpp"
 #include "client/connection/put_stripe.hpp"
 
@@ -94,7 +95,7 @@ NetStatus DataChannel::locate(FrameConnection& connection, const EntryRun& run, 
                               Located* out) {
   out->entries = run.entries(batch.keys->shard_count);
   wire::Writer body(128 + run.key_count() * kHashBytes);
-  body.u32(static_cast<uint32_t>(deadline.latest_left_ms() + kHoldMarginMs)).u32(0);
+  body.u32(static_cast<uint32_t>(deadline.latest_left_ms() + kHoldMarginMs)).u32(disk_wait_ms(deadline));
   write_run(body, *batch.keys, run);
   FrameReply reply;
   NetStatus status =

@@ -3,6 +3,7 @@
 #include <deque>
 
 #include "base/digest.hpp"
+#include "client/connection/disk_wait.hpp"
 #include "client/connection/run_sender.hpp"
 #include "protocol/data_codec.hpp"
 
@@ -49,7 +50,7 @@ void GetStripe::fail(size_t first_run, NetStatus status) {
 NetStatus GetStripe::request(const EntryRun& run, uint32_t* request_id) {
   const std::vector<uint32_t> lengths = entry_lengths(run.entries(batch_.keys->shard_count), *batch_.memory);
   wire::Writer body(128 + run.key_count() * kHashBytes + lengths.size() * sizeof(uint32_t));
-  body.zeros(8);
+  body.u32(disk_wait_ms(deadline_)).u32(0);
   write_run(body, *batch_.keys, run);
   body.raw(lengths.data(), lengths.size() * sizeof(uint32_t));
   return connection_.send_request(Op::kGet, body.data(), body.size(), 0, deadline_, request_id);

@@ -298,8 +298,10 @@ void ServerSession::on_pin(wire::Reader& body) {
 
 void ServerSession::on_locate(wire::Reader& body) {
   const uint32_t hold_ms = std::min(body.u32("hold_ms"), kTimeoutMsMax);
-  body.u32("reserved");
-  HeldReads reads{store_, store_.acquire_reads(read_key_block(body), nullptr, holds_.bytes())};
+  const uint32_t wait_ms = body.u32("wait_ms");
+  const KeyBlock block = read_key_block(body);
+  HeldReads reads{store_, store_.acquire_reads(block, nullptr, holds_.bytes())};
+  store_.bring_into_memory(block, wait_ms, context_.stopping, holds_.bytes(), reads.entries);
   wire::Writer reply = reply_body(Status::kOk, {}, 8 + reads.entries.size() * 32);
   reply.u32(static_cast<uint32_t>(reads.entries.size())).u32(0);
   for (const ReadEntry& read : reads.entries)
@@ -316,10 +318,12 @@ void ServerSession::on_locate(wire::Reader& body) {
 }
 
 void ServerSession::on_get(wire::Reader& body) {
-  body.u64("reserved");
+  const uint32_t wait_ms = body.u32("wait_ms");
+  body.u32("reserved");
   const KeyBlock block = read_key_block(body);
   const uint8_t* expected = body.bytes(size_t{block.entry_count()} * 4, "expected_length");
-  const HeldReads reads{store_, acquire_or_wait(block, expected)};
+  HeldReads reads{store_, acquire_or_wait(block, expected)};
+  store_.read_from_disk(block, expected, wait_ms, context_.stopping, reads.entries);
   wire::Writer reply = reply_body(Status::kOk, {}, 8 + reads.entries.size() * 16);
   reply.u32(block.entry_count()).u32(0);
   std::vector<iovec> payload;

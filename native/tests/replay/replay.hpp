@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -44,7 +45,10 @@ class Store {
  public:
   static constexpr uint32_t kPageBytes = 4096;
 
-  Store(const std::string& policy, uint32_t pages_max) : store_(options(policy, pages_max)) {}
+  // `disk_path`: a file for a disk tier of `disk_pages` pages; empty: none.
+  Store(const std::string& policy, uint32_t pages_max, const std::string& disk_path = {},
+        uint64_t disk_pages = 0, uint32_t admit_uses = 2)
+      : store_(options(policy, pages_max, disk_path, disk_pages, admit_uses)) {}
 
   Hits play(const std::vector<Request>& requests) {
     Hits hits;
@@ -61,19 +65,33 @@ class Store {
       }
       if (!pages.empty()) put(pages, depths, wish_of(request.keep[depths.back()]));
       hint(request);
+      wait_for_disk();
     }
     return hits;
   }
 
  private:
-  static SegmentStoreOptions options(const std::string& policy, uint32_t pages_max) {
+  static SegmentStoreOptions options(const std::string& policy, uint32_t pages_max,
+                                     const std::string& disk_path, uint64_t disk_pages, uint32_t admit_uses) {
     SegmentStoreOptions o;
     // Slot headers beyond the first chunk lie in the capacity too.
     const uint64_t headers = pages_max > kChunkSlots ? pages_max - kChunkSlots : 0;
     o.capacity_bytes = uint64_t{pages_max} * kPageBytes + headers * sizeof(SlotHeader);
     o.eviction_policy = policy;
     o.free_ahead_bytes = 0;
+    o.disk.path = disk_path;
+    // What a page takes there, and its line in a table of contents.
+    o.disk.capacity_bytes = (2 * DiskIo::kBlockBytes + sizeof(DiskRecordHeader)) * (disk_pages + 64);
+    o.disk.admit_uses = admit_uses;
+    o.disk.wait_ms = 60'000;
+    o.disk.slow_ms = 60'000;
     return o;
+  }
+
+  // In the time of a trace the writer is never behind.
+  void wait_for_disk() {
+    if (store_.options().disk.path.empty()) return;
+    while (store_.stats().at("disk_queued_pages") > 0) std::this_thread::yield();
   }
 
   KeyBlock block(const std::vector<uint32_t>& pages) {
@@ -93,7 +111,10 @@ class Store {
   }
 
   std::vector<bool> look_up(const std::vector<uint32_t>& pages) {
-    const std::vector<ReadEntry> reads = store_.acquire_reads(block(pages), nullptr);
+    static const std::atomic<bool> never{false};
+    const KeyBlock wanted = block(pages);
+    std::vector<ReadEntry> reads = store_.acquire_reads(wanted, nullptr);
+    store_.read_from_disk(wanted, nullptr, 0, never, reads);
     std::vector<bool> there;
     for (const ReadEntry& read : reads) there.push_back(read.status == wire::Status::kOk);
     store_.release_reads(reads);

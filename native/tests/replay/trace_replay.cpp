@@ -1,4 +1,4 @@
-// trace_replay FILE PAGES_MAX STORE|RANKED|CLAIRVOYANT POLICY: plays FILE (requests: u32 count, count u32 pages, count
+// trace_replay FILE PAGES_MAX STORE|RANKED|CLAIRVOYANT POLICY [DISK_FILE DISK_PAGES ADMIT_USES]: plays FILE (requests: u32 count, count u32 pages, count
 // bytes of Keep) and prints pages, block hits and prefix hits. benchmarks/trace_hit_ratio.py runs it.
 #include <cinttypes>
 #include <cstdio>
@@ -28,17 +28,23 @@ static std::vector<replay::Request> read_requests(const char* path) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    std::fprintf(stderr, "usage: trace_replay FILE PAGES_MAX store|ranked|clairvoyant POLICY\n");
+  if (argc != 5 && argc != 8) {
+    std::fprintf(stderr,
+                 "usage: trace_replay FILE PAGES_MAX store|ranked|clairvoyant POLICY [DISK_FILE DISK_PAGES "
+                 "ADMIT_USES]\n");
     return 2;
   }
   try {
     const std::vector<replay::Request> requests = read_requests(argv[1]);
     const auto pages_max = static_cast<uint32_t>(std::strtoul(argv[2], nullptr, 10));
     const std::string how = argv[3];
-    const replay::Hits hits = how == "clairvoyant" ? replay::clairvoyant(requests, pages_max)
-                              : how == "store"     ? replay::Store(argv[4], pages_max).play(requests)
-                                                   : replay::Ranked(argv[4], pages_max).play(requests);
+    const std::string disk_path = argc == 8 ? argv[5] : "";
+    const uint64_t disk_pages = argc == 8 ? std::strtoull(argv[6], nullptr, 10) : 0;
+    const uint32_t admit_uses = argc == 8 ? static_cast<uint32_t>(std::strtoul(argv[7], nullptr, 10)) : 2;
+    const replay::Hits hits =
+        how == "clairvoyant" ? replay::clairvoyant(requests, pages_max)
+        : how == "store" ? replay::Store(argv[4], pages_max, disk_path, disk_pages, admit_uses).play(requests)
+                         : replay::Ranked(argv[4], pages_max).play(requests);
     std::printf("%" PRIu64 " %" PRIu64 " %" PRIu64 "\n", hits.pages, hits.blocks, hits.prefix);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "trace_replay: %s\n", e.what());
