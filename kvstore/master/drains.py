@@ -222,17 +222,17 @@ def _page_request(after: Any, question: int) -> Any:
 
 
 def _say(segment: Segment, progress: DrainProgress) -> None:
-    is_drained = progress.phase is DrainPhase.DRAINED
-    log_event(
-        logger,
-        logging.INFO if is_drained else logging.WARNING,
-        "segment_drained" if is_drained else "drain_out_of_room",
-        segment_id=segment.segment_id,
-        moved_objects=progress.moved_objects,
-        moved_bytes=progress.moved_bytes,
-        remaining_objects=progress.remaining_objects,
-        remaining_bytes=progress.remaining_bytes,
-    )
+    fields: dict[str, Any] = {
+        "segment_id": segment.segment_id,
+        "moved_objects": progress.moved_objects,
+        "moved_bytes": progress.moved_bytes,
+        "remaining_objects": progress.remaining_objects,
+        "remaining_bytes": progress.remaining_bytes,
+    }
+    if progress.phase is DrainPhase.DRAINED:
+        log_event(logger, logging.INFO, "segment_drained", **fields)
+    else:
+        log_event(logger, logging.WARNING, "drain_out_of_room", **fields)
 
 
 class _Mover:

@@ -16,6 +16,7 @@ from kvstore_client import protocol
 from kvstore_client._native import crc32c, fingerprints, namespace_id
 from kvstore_client.protocol import Op, Status, journal, link
 from support import wire
+from support.wire import names
 
 HERE = Path(__file__).parent
 NS = bytes(range(8))
@@ -25,6 +26,14 @@ SHARDS = (wire.WHOLE_SHARD, b"\x01\x00\x02\x00\x03\x00\x04\x00\x05\x00\x06\x00")
 HASHES = tuple(bytes([i]) * 32 for i in (0xA1, 0xB2, 0xC3))
 KEYS = wire.KeyBlock(NS, 5, SHARDS, HASHES)
 TEXT_KEYS = wire.KeyBlock(NS, wire.STRING_POOL, (wire.WHOLE_SHARD,), HASHES)
+FETCHED = (
+    wire.FetchedObject(
+        Status.OK, 1, 1, wire.STRING_POOL, 4096, 0xDEADBEEF, 9, wire.WHOLE_SHARD, HASHES[0], "käse".encode()
+    ),
+    wire.FetchedObject(Status.TOO_LARGE, pool=5, shard=SHARDS[1], page_hash=HASHES[1]),
+    wire.FetchedObject(Status.MISS),
+)
+FETCHED_NAMES = tuple(names.fingerprint(NS, o.pool, o.shard, o.page_hash) for o in FETCHED)
 PUT = wire.PutRequest(KEYS, (1, 2, 3, 4, 5, 6), True, 900, (7, 8, 9))
 KEPT_PUT = dataclasses.replace(PUT, intent=1, ttl_ms=60_000)
 SEGMENTS = (
@@ -134,6 +143,7 @@ REQUESTS: list[tuple[str, str, Op, Any, int]] = [
         ),
         0,
     ),
+    ("fetch", "data", Op.FETCH, wire.FetchRequest(NS, 4 << 20, FETCHED_NAMES), 0),
 ]
 # What a master says on a link unasked: frames without the REPLY flag, like requests.
 NOTICES: list[tuple[str, str, Op, Any, int]] = [
@@ -237,6 +247,7 @@ REPLIES: list[tuple[str, str, Op, protocol.ReplyPrefix, Any, int]] = [
     ),
     ("keep", "data", Op.KEEP, OK_DATA, wire.StatusesReply(bytes([0, 1, 3, 0, 0, 0])), 0),
     ("put_not_kept", "data", Op.PUT, OK_DATA, KEPT_PUT_ANSWER, 0),
+    ("fetch", "data", Op.FETCH, OK_DATA, wire.FetchReply(FETCHED), 4096),
 ]
 # (identity, epoch, pool, shard, page hash)
 NAMES = (

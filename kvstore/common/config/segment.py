@@ -44,9 +44,8 @@ class SegmentSettings(ServerSettings):
     )
     on_term: Literal["keep", "drain"] = setting(
         "keep",
-        "What SIGTERM does before the segment stops: 'drain' has other segments copy its pages first, as `kvstore admin drain` "
-        "does; 'keep' stops at once, and its pool's file keeps them for the next process where there is one. A second SIGTERM "
-        "ends a drain.",
+        "What SIGTERM does: 'keep' stops at once, and leaves the pages in the pool's file if it has one; 'drain' has other segments "
+        "copy them first, until a second SIGTERM.",
         group="Stopping",
     )
     drain_timeout_s: float = setting(

@@ -37,6 +37,7 @@ from support.wire.directory import (
     PlaceReply,
     PlaceRequest,
 )
+from support.wire.fetch import FetchedObject, FetchReply, FetchRequest
 from support.wire.rdma import RdmaConnectReply, RdmaConnectRequest, RdmaRegisterReply, RdmaRegisterRequest
 
 __all__ = [
@@ -46,6 +47,9 @@ __all__ = [
     "CommitRequest",
     "ExistsReply",
     "ExistsRequest",
+    "FetchReply",
+    "FetchRequest",
+    "FetchedObject",
     "GetEntry",
     "GetReply",
     "GetRequest",
