@@ -214,6 +214,10 @@ class Directory:
     def used(self, ns: bytes) -> None:
         self.state.namespaces.used(time.monotonic(), ns)
 
+    def quota_limits(self, segment_index: int) -> Any:
+        """What a segment has to keep to now (pb.LimitQuotas)."""
+        return self._quotas.limits_of(segment_index)
+
     def quotas(self) -> Iterable[QuotaRecord]:
         return self.state.quotas.records()
 
@@ -291,7 +295,7 @@ class Directory:
                 if (session_of := self._sessions.get(effect.session)) is not None:
                     self._tell(session_of, effect)
                     if isinstance(effect, ef.AcceptSegment):
-                        self._quotas.joined(effect.session, effect.segment_index, session_of)
+                        self._quotas.joined(effect.session, effect.segment_index)
 
     @staticmethod
     def _tell(session: SegmentSession, effect: ef.SessionEffect) -> None:

@@ -32,7 +32,7 @@ class QuotaKeeper:
         self._full: dict[bytes, QuotaRecord] = {}  # by namespace: nothing of it is placed
         self._shares: list[tuple[bytes, Shares]] = []  # ids of the namespaces together, and their shares
         self._divided_for = -1  # version of the namespaces
-        self._told: dict[int, bytes | None] = {}  # by session: what it was told last; None: nothing yet
+        self._told: dict[int, bytes] = {}  # by session: what it was told last, where that is anything
 
     def look(
         self, now: float, sessions: Iterable[tuple[int, LimitedSession]], *, at_once: bool = False
@@ -41,7 +41,7 @@ class QuotaKeeper:
         if now - self._looked_at < LOOK_S and not at_once:
             return
         self._looked_at = now
-        if not len(self._state.quotas) and not self._told:
+        if not len(self._state.quotas) and not self._told and not self._shares:
             return
         self._divide()
         there = dict(sessions)
@@ -55,12 +55,21 @@ class QuotaKeeper:
         if self._state.quotas.concern(ns) and self._divided_for != self._state.namespaces.version:
             self.look(now, sessions, at_once=True)
 
-    def joined(self, session: int, index: int, segment: LimitedSession) -> None:
-        """A segment is told what it has to keep to, whatever a master has told it before: nothing, too."""
+    def limits_of(self, index: int) -> Any:
+        """What a segment has to keep to now (pb.LimitQuotas)."""
         if len(self._state.quotas) and not self._shares:
             self._divide()
-        self._told[session] = None
-        self._tell(session, index, segment)
+        return pb.LimitQuotas(
+            limits=[
+                pb.QuotaLimit(namespaces=namespaces, limit_bytes=shares.of(index))
+                for namespaces, shares in self._shares
+                if namespaces
+            ]
+        )
+
+    def joined(self, session: int, index: int) -> None:
+        """The segment was told its limits when it was accepted."""
+        self._tell(session, index, None)
 
     def refuses(self, ns: bytes) -> bool:
         """Whether nothing of the namespace is to be placed; counts it, and says so in the log."""
@@ -93,19 +102,14 @@ class QuotaKeeper:
         self._metrics.quotas.set(len(self._shares))
         self._metrics.quotas_exceeded.set(over)
 
-    def _tell(self, session: int, index: int, segment: LimitedSession) -> None:
-        limits = pb.LimitQuotas(
-            limits=[
-                pb.QuotaLimit(namespaces=namespaces, limit_bytes=shares.of(index))
-                for namespaces, shares in self._shares
-                if namespaces
-            ]
-        )
+    def _tell(self, session: int, index: int, segment: LimitedSession | None) -> None:
+        limits = self.limits_of(index)
         encoded = limits.SerializeToString(deterministic=True)
         if encoded == self._told.get(session, b""):
             return
         if encoded:
             self._told[session] = encoded
         else:
-            self._told.pop(session, None)  # as good as nothing, from now on
-        segment.limit_quotas(limits)
+            self._told.pop(session, None)
+        if segment is not None:
+            segment.limit_quotas(limits)

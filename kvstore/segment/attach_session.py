@@ -134,6 +134,7 @@ class AttachSession:
         known = self._store.namespaces()
         try:
             registered = await asyncio.wait_for(self._register(call), REGISTER_TIMEOUT_S)
+            self._limit(registered.quotas.limits)  # before anything is served
             # Before the journal moves: an object of a retired namespace must not be announced as if it were current, and
             # nothing be told to a cluster that a later process would not know as its own.
             try:

@@ -102,6 +102,9 @@ class ModelPool:
     def namespaces(self) -> list[bytes]:
         return list(dict.fromkeys(ns for ns, _ in self.pages))
 
+    def set_quotas(self, limits: list[tuple[int, list[bytes]]]) -> None:
+        assert not limits, "nobody sets any"
+
     def set_namespaces(self, current: list[bytes], known: list[bytes]) -> None:
         for ns in current:
             self.retired.pop(ns, None)

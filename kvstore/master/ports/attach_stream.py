@@ -39,6 +39,7 @@ class AttachStream:
             current_namespaces=self.directory.state.namespaces.current_ids(),
             cleared_namespaces=self.directory.state.namespaces.cleared_ids(CLEARED_TOLD_MAX),
             barrier=self.directory.state.barriers.newest,
+            quotas=self.directory.quota_limits(segment_index),
             **self.more_of_registered(),
         )
         self.queue(pb.MasterMessage(registered=registered))
@@ -57,7 +58,7 @@ class AttachStream:
     def limit_quotas(self, limits: Any) -> None:
         """What the segment has to keep to from now on, in place of what it was told before (pb.LimitQuotas)."""
         if not self._accepted:
-            return  # it is told once it is
+            return  # the registration's answer will have them
         self._limits = limits
         self._wake.set()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kvstore.common.errors import RefusedError
+from kvstore.common.identity import check_identity
 from kvstore.master.directory import NamespaceView
 from kvstore.master.state.layout import QUOTA_BYTES_MAX, QuotaKind, QuotaRecord
 from kvstore.master.state.quotas import tag_of
@@ -20,6 +22,11 @@ def wrong_with_quota(request: Any) -> str | None:
         return f"id has {NAMESPACE_BYTES} bytes, this one has {len(request.id)}"
     if max(len(request.tag.encode()), len(request.identity.encode())) > IDENTITY_BYTES_MAX:
         return f"a tag or identity has at most {IDENTITY_BYTES_MAX} bytes"
+    if request.identity:
+        try:
+            check_identity(request.identity.encode())
+        except RefusedError as error:
+            return str(error)
     if request.limit_bytes > QUOTA_BYTES_MAX:
         return f"a quota is at most {QUOTA_BYTES_MAX} bytes, this one is {request.limit_bytes}"
     return None
