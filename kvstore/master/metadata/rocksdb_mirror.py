@@ -48,17 +48,18 @@ def remove_mirror(mirror: str) -> None:
 
 def _is_kept(mirror: str) -> bool:
     """Holds the mirror until this process ends. False: it is gone."""
-    descriptor = os.open(mirror, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # never closed
-    fcntl.flock(descriptor, fcntl.LOCK_EX)  # whoever has it removes it, and is done in a moment
     try:
-        found = os.stat(mirror, follow_symlinks=False)
+        descriptor = os.open(
+            mirror, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+        )  # never closed where it is kept
     except FileNotFoundError:
-        os.close(descriptor)
         return False
-    kept = os.path.samestat(found, os.fstat(descriptor))
-    if not kept:
-        os.close(descriptor)
-    return kept
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # whoever has it removes it, and is done in a moment
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.stat(mirror, follow_symlinks=False), os.fstat(descriptor)):
+            return True
+    os.close(descriptor)
+    return False
 
 
 def _remove_unless_held(mirror: str, is_of_this_directory: bool) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,6 +126,28 @@ def test_nothing_else_in_that_place_is_touched(tmp_path: Path, base: Path) -> No
     before = sorted(base.iterdir())
     remove_mirrors(str(tmp_path / "one"), str(base))
     assert sorted(base.iterdir()) == before and target.is_dir()
+
+
+@pytest.mark.parametrize("removed_before", ["open", "flock"])
+def test_one_that_is_removed_before_it_is_held_is_made_again(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, removed_before: str
+) -> None:
+    module, real = (os, os.open) if removed_before == "open" else (fcntl, fcntl.flock)
+    removed = 0
+
+    def removing(first: Any, *others: int) -> Any:
+        nonlocal removed
+        for left in base.iterdir() if removed < 2 else ():
+            left.rmdir()
+            removed += 1
+        return real(first, *others)
+
+    path = database(tmp_path, "one")
+    monkeypatch.setattr(module, removed_before, removing)
+    mirror = Path(mirrored(str(path), str(base)))
+    monkeypatch.undo()
+    assert removed == 2 and list(base.iterdir()) == [mirror]
+    assert {entry.name for entry in mirror.iterdir()} == set(FILES)
 
 
 def test_those_who_start_at_once_take_nothing_from_each_other(tmp_path: Path, base: Path) -> None:
