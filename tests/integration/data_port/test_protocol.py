@@ -43,7 +43,7 @@ def test_hello_tells_caps_and_the_pool_id(server: _native.DataServer) -> None:
         reply = peer.hello()
     version, keys_max, body_max, payload_max, pool_id, features = struct.unpack("<B3xIIQ16sI", reply.fields)
     assert (version, keys_max, body_max, payload_max) == (2, 65_536, 16 * MIB, 2048 * MIB)
-    assert (pool_id, features) == (POOL_ID, 4 | 8)  # COMMIT, KEEP
+    assert (pool_id, features) == (POOL_ID, 4 | 8 | 16)  # COMMIT, KEEP, FETCH
 
 
 def test_a_wrong_token_version_or_peer_is_refused_and_the_connection_closed(
