@@ -71,7 +71,8 @@ async def test_an_answer_that_is_none_is_nothing_copied(rig: Rig) -> None:
     for statuses in ([Status.OK], [Status.OK] * 3):
         task = rig.copy()
         rig.answer(await rig.order(), statuses)
-        assert (await task).statuses == (Status.UNAVAILABLE,) * 2
+        outcome = await task
+        assert (outcome.statuses, outcome.safe) == ((Status.UNAVAILABLE,) * 2, 0)
     task = rig.copy()
     rig.answer(await rig.order(), [Status.OK, 200])  # type: ignore[list-item]
     assert (await task).statuses == (Status.OK, Status.INTERNAL)
