@@ -50,6 +50,7 @@ ObjectTable::ObjectTable(uint8_t* base, const Options& options)
       extents_(options.capacity_bytes),
       addresses_(options.capacity_bytes, chunks_max_of(options.capacity_bytes)),
       namespaces_(chunks_max_of(options.capacity_bytes)),
+      chains_(chunks_max_of(options.capacity_bytes)),
       batches_(options.batch_bytes_max, options.batches_bytes_max),
       policy_(make_eviction_policy(options.eviction_policy, slots_end())),
       retention_(
@@ -124,7 +125,9 @@ std::optional<JournalEntry> ObjectTable::seal(uint32_t slot, const Fingerprint& 
   }
   ++ranked_count_;
   record.keep = retention_.came({slot, record.ns, fp.lo, taken_bytes(slot)}, intent, ranked_count_);
-  policy_->on_insert({slot, fp.lo, record.stored_bytes(), slots_.header(slot).depth, record.keep});
+  const SlotHeader& header = slots_.header(slot);
+  chains_.came(slot, {header.ns, header.pool, header.shard, header.depth});
+  policy_->on_insert({slot, fp.lo, record.stored_bytes(), header.depth, record.keep});
   return JournalEntry{fp, record.ns, record.length, JournalOp::kAdd};
 }
 
@@ -139,6 +142,7 @@ void ObjectTable::use(uint32_t slot, const Fingerprint& fp) noexcept {
   records_[slot].used_at = ++uses_;
   retention_.used(slot, records_[slot].ns, fp.lo, ranked_count_);
   if (quotas_.is_limited(records_[slot].ns)) namespaces_.touch(slot, records_[slot].ns);
+  chains_.used(slot);
   policy_->on_use(slot);
 }
 
@@ -195,6 +199,7 @@ JournalEntry ObjectTable::take_out(uint32_t slot, bool idle, uint64_t seq) noexc
   keeps_rule(namespaces_.remove(slot, records_[slot].ns));
   quotas_.removed(records_[slot].ns, records_[slot].length);
   retention_.forget(slot, records_[slot].ns);
+  chains_.gone(slot);
   --ranked_count_;
   slots_.set_removed(slot, seq);
   if (idle)
@@ -223,6 +228,7 @@ std::optional<JournalEntry> ObjectTable::quarantine(uint32_t slot, uint64_t seq)
   keeps_rule(namespaces_.remove(slot, records_[slot].ns));
   quotas_.removed(records_[slot].ns, records_[slot].length);
   retention_.forget(slot, records_[slot].ns);
+  chains_.gone(slot);
   --ranked_count_;
   if (!idle) ++removed_held_count_;
   slots_.set_removed(slot, seq);

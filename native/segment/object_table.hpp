@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "segment/address_map.hpp"
+#include "segment/chain_links.hpp"
 #include "segment/eviction/eviction_policy.hpp"
 #include "segment/extent_allocator.hpp"
 #include "segment/journal.hpp"
@@ -28,6 +29,7 @@
 #include "segment/put_batches.hpp"
 #include "segment/retention.hpp"
 #include "segment/slot_table.hpp"
+#include "segment/window_loss.hpp"
 
 namespace kvstore {
 
@@ -93,6 +95,8 @@ class ObjectTable {
   std::optional<JournalEntry> seal(uint32_t slot, const Fingerprint& fp, uint8_t digest_alg, uint32_t digest,
                                    uint64_t seq, wire::Intent intent = wire::Intent::kNormal) noexcept;
   void abandon(uint32_t slot) noexcept;
+  // What is sealed from here on belongs to another request, and does not go on with the chain of the last one.
+  void begin_seals() noexcept { chains_.begin_request(); }
   // The journal number of the object's ADD.
   uint64_t seq(uint32_t slot) const { return records_[slot].seq; }
 
@@ -155,18 +159,19 @@ class ObjectTable {
     uint64_t regions_left = UINT64_MAX;  // UINT64_MAX: it has not begun
     uint64_t region = 0;
     uint64_t begin = 0;  // of the window that is being looked at
-    double cost = 0;
+    WindowLoss loss;     // if it is taken
     uint64_t lost_bytes = 0;
     uint32_t looked_at = 0;
     uint32_t blocked = 0;  // of those: pinned or being read
     struct Element {
       uint64_t offset, end;
-      double cost;  // below 0: it may not go
+      WindowLoss::Object object;  // that is lost with it
+      bool may_go;
     };
     std::vector<Element> elements;  // in the window, and behind it as far as was looked
     size_t first = 0, next = 0;  // of the elements: the first in the window; the first that is not in it yet
     std::optional<Window> best;
-    double best_cost = 0;
+    WindowLoss::Sum best_loss;
     size_t best_elements = 0;
   };
   // True: it is over, and `best` is set if there is a window in which everything may go.
@@ -257,7 +262,7 @@ class ObjectTable {
   void free_memory(uint32_t slot) noexcept;
   void condemn(uint32_t slot) noexcept;
   void free_extent(uint64_t offset, uint64_t size_bytes) noexcept;
-  double cost_of(uint32_t slot) const;
+  WindowLoss::Object loss_of(uint32_t slot) const;
   uint32_t longest_unused(NamespaceQuotas::Group& group) const noexcept;
   std::vector<WindowSearch::Element> elements_of(uint64_t region, WindowSearch& search,
                                                  uint64_t now_ms) const;
@@ -283,6 +288,7 @@ class ObjectTable {
   std::set<std::pair<uint64_t, uint64_t>> chunk_extents_;  // (offset in the data area, bytes)
   NamespaceTable namespaces_;
   NamespaceQuotas quotas_;
+  ChainLinks chains_;
   PutBatches batches_;
   std::unique_ptr<EvictionPolicy> policy_;
   Retention retention_;

@@ -54,6 +54,7 @@ bool ObjectTable::adopt(uint32_t slot, const Fingerprint& fp, uint64_t seq, Keep
   ++ranked_count_;
   quotas_.added(record.ns, record.length);
   addresses_.add(slot, record.offset - data_offset_, ExtentAllocator::rounded(record.stored_bytes()));
+  chains_.came(slot, {h.ns, h.pool, h.shard, h.depth});
   policy_->on_insert({slot, fp.lo, record.stored_bytes(), h.depth, keep});
   return true;
 }

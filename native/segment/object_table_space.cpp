@@ -12,7 +12,8 @@ constexpr uint64_t kHeadersEnd = uint64_t{kNoSlot} * sizeof(SlotHeader);
 constexpr uint32_t kSearchSteps = 1024;  // objects looked at in one piece of a search
 constexpr uint64_t kSearchRegions = 64;  // and regions
 constexpr uint32_t kSearchedMin = 2048;  // objects that a search looks at before it is content
-constexpr double kBlocked = -1;
+// ... with a window that would leave pages without what they hang on.
+constexpr uint32_t kSearchedForWhole = 8 * kSearchedMin;
 
 }  // namespace
 
@@ -25,9 +26,11 @@ void ObjectTable::track_chunk(uint32_t chunk) {
     shards_.add_chunk(chunk, places);
     addresses_.add_chunk(chunk, places);
     namespaces_.add_chunk(chunk, places);
+    chains_.add_chunk(chunk, places);
     if (free_slots_.size() <= chunk) free_slots_.resize(chunk + 1);
     policy_->grow(slots_end());
   } catch (...) {
+    chains_.remove_chunk(chunk);
     namespaces_.remove_chunk(chunk);
     addresses_.remove_chunk(chunk);
     shards_.remove_chunk(chunk);
@@ -99,6 +102,7 @@ void ObjectTable::give_chunk_back(uint32_t chunk) noexcept {
   chunks_with_free_slots_.erase(chunk);
   free_slots_[chunk] = FreeSlots{};
   slots_.remove_chunk(chunk);
+  chains_.remove_chunk(chunk);
   namespaces_.remove_chunk(chunk);
   addresses_.remove_chunk(chunk);
   shards_.remove_chunk(chunk);
@@ -161,6 +165,7 @@ void ObjectTable::drain_chunk(uint64_t now_ms, uint64_t seq, std::vector<Journal
   const uint32_t places = slots_.places(chunk);
   uint64_t bytes = 0;
   std::vector<uint32_t> slots;
+  WindowLoss loss;
   try {
     for (uint32_t place = 1; place < places; ++place) {
       const uint32_t slot = slot_at(chunk, place);
@@ -169,11 +174,13 @@ void ObjectTable::drain_chunk(uint64_t now_ms, uint64_t seq, std::vector<Journal
       const bool may_go = is_findable(slot) && !is_spared(slot) && records_[slot].keep != Keep::kRetained;
       if (!may_go || bytes > chunk_bytes_ / 2) return;
       slots.push_back(slot);
+      loss.add(loss_of(slot));
     }
     removed.reserve(removed.size() + slots.size());
   } catch (const std::exception&) {
     return;
   }
+  if (loss.sum().heads > 0) return;  // pages elsewhere hang on them
   for (const uint32_t slot : slots) {
     if (!shards_.take_out_idle(slot, now_ms)) return;
     policy_->on_evict(slot);
@@ -184,12 +191,18 @@ void ObjectTable::drain_chunk(uint64_t now_ms, uint64_t seq, std::vector<Journal
 // ---- windows
 
 // What is lost with an object: its bytes, the more the later they were used.
-double ObjectTable::cost_of(uint32_t slot) const {
+WindowLoss::Object ObjectTable::loss_of(uint32_t slot) const {
   const ObjectRecord& record = records_[slot];
-  if (namespaces_.is_retired(record.ns)) return 0;
+  WindowLoss::Object lost;
+  lost.slot = slot;
+  lost.parent = chains_.parent(slot);
+  if (namespaces_.is_retired(record.ns)) return lost;
+  lost.children = chains_.children(slot);
+  lost.is_retained = record.keep == Keep::kRetained;
   const double count = ranked_count_, age = uses_ - record.used_at;
-  const double weight = record.keep == Keep::kRetained ? 1000 : record.keep == Keep::kDemoted ? 0.1 : 1;
-  return static_cast<double>(record.stored_bytes()) * weight * (1 + 15 * count / (count + 8 * age));
+  const double weight = record.keep == Keep::kDemoted ? 0.1 : 1;
+  lost.cost = static_cast<double>(record.stored_bytes()) * weight * (1 + 15 * count / (count + 8 * age));
+  return lost;
 }
 
 std::vector<ObjectTable::WindowSearch::Element> ObjectTable::elements_of(uint64_t region,
@@ -203,14 +216,14 @@ std::vector<ObjectTable::WindowSearch::Element> ObjectTable::elements_of(uint64_
     const bool may_go = wanted && shards_.is_idle(slot, now_ms);
     search.blocked += wanted && !may_go;
     elements.push_back({offset, offset + ExtentAllocator::rounded(record.stored_bytes()),
-                        may_go ? cost_of(slot) : kBlocked});
+                        may_go ? loss_of(slot) : WindowLoss::Object{}, may_go});
   });
   const uint64_t begin = region * AddressMap::kRegionBytes;
   auto chunk = chunk_extents_.lower_bound({begin, 0});
   if (chunk != chunk_extents_.begin()) --chunk;
   for (; chunk != chunk_extents_.end() && chunk->first < begin + AddressMap::kRegionBytes; ++chunk)
     if (chunk->first + chunk->second > begin)
-      elements.push_back({chunk->first, chunk->first + chunk->second, kBlocked});
+      elements.push_back({chunk->first, chunk->first + chunk->second, {}, false});
   std::sort(elements.begin(), elements.end(),
             [](const auto& a, const auto& b) { return a.offset < b.offset; });
   return elements;
@@ -223,7 +236,7 @@ using Search = ObjectTable::WindowSearch;
 void begin_at(Search& s, uint64_t begin) {
   s.elements.clear();
   s.first = s.next = 0;
-  s.cost = 0;
+  s.loss = WindowLoss();
   s.lost_bytes = 0;
   s.begin = begin;
 }
@@ -232,19 +245,19 @@ void begin_at(Search& s, uint64_t begin) {
 void look(Search& s, uint64_t frontier) {
   while (s.begin + s.size_bytes <= frontier) {
     for (; s.next < s.elements.size() && s.elements[s.next].offset < s.begin + s.size_bytes; ++s.next) {
-      s.cost += s.elements[s.next].cost;
+      s.loss.add(s.elements[s.next].object);
       s.lost_bytes += s.elements[s.next].end - s.elements[s.next].offset;
     }
     const size_t count = s.next - s.first;
     const bool wasteful = s.lost_bytes > 2 * s.size_bytes && count > 1;
-    if (!wasteful && (!s.best || s.cost < s.best_cost)) {
+    if (!wasteful && (!s.best || s.loss.sum() < s.best_loss)) {
       s.best = ObjectTable::Window{s.begin, s.begin + s.size_bytes, s.begin};
-      s.best_cost = s.cost;
+      s.best_loss = s.loss.sum();
       s.best_elements = count;
     }
     if (count == 0) return;  // it is free, and so is what follows
     s.begin = s.elements[s.first].end;
-    s.cost -= s.elements[s.first].cost;
+    s.loss.take_out(s.elements[s.first].object);
     s.lost_bytes -= s.elements[s.first].end - s.elements[s.first].offset;
     ++s.first;
   }
@@ -269,8 +282,8 @@ bool ObjectTable::search_window(WindowSearch& s, uint64_t now_ms) {
   const uint32_t looked_before = s.looked_at;
   for (uint64_t regions = 0; regions < kSearchRegions && s.looked_at - looked_before < kSearchSteps;
        ++regions) {
-    if (s.regions_left == 0 ||
-        (s.best && s.looked_at >= std::max<size_t>(kSearchedMin, 4 * s.best_elements))) {
+    const uint32_t content = s.best && s.best_loss.heads > 0 ? kSearchedForWhole : kSearchedMin;
+    if (s.regions_left == 0 || (s.best && s.looked_at >= std::max<size_t>(content, 4 * s.best_elements))) {
       window_hand_ = s.region;
       return true;
     }
@@ -283,7 +296,7 @@ bool ObjectTable::search_window(WindowSearch& s, uint64_t now_ms) {
       if (e.offset < region_begin && !s.elements.empty() && s.elements.back().end == e.end)
         continue;  // known
       ++s.looked_at;
-      if (e.offset < s.begin || e.cost == kBlocked) {
+      if (e.offset < s.begin || !e.may_go) {
         look(s, e.offset);
         if (e.end > s.begin) begin_at(s, e.end);
       } else {

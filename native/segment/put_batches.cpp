@@ -1,13 +1,20 @@
 #include "segment/put_batches.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace kvstore {
 
 uint32_t PutBatches::open(uint64_t now_ms) {
   do ++last_;
   while (last_ == 0 || open_.count(last_) != 0);
-  open_.emplace(last_, Batch{0, now_ms});
+  const auto idle = idle_.emplace(0, last_).first;
+  try {
+    open_[last_].heard_of_ms = now_ms;
+  } catch (...) {
+    idle_.erase(idle);
+    throw;
+  }
   return last_;
 }
 
@@ -33,6 +40,7 @@ void PutBatches::lose_largest() noexcept {
 
 PutBatches::Open::iterator PutBatches::close(Open::iterator batch) noexcept {
   kept_bytes_ -= batch->second.kept_bytes;
+  idle_.erase({batch->second.last_seq, batch->first});
   return open_.erase(batch);
 }
 
@@ -43,22 +51,25 @@ void PutBatches::close(uint32_t batch) noexcept {
 bool PutBatches::begin_request(uint32_t batch, uint64_t now_ms) {
   const auto found = open_.find(batch);
   if (found == open_.end()) return false;
-  found->second.heard_of_ms = now_ms;
-  ++found->second.requests;
+  Batch& begun = found->second;
+  begun.heard_of_ms = now_ms;
+  if (begun.requests++ == 0) begun.idle = idle_.extract({begun.last_seq, batch});
   return true;
 }
 
 void PutBatches::end_request(uint32_t batch, uint64_t seq, uint64_t now_ms) noexcept {
   const auto found = open_.find(batch);
-  if (found == open_.end()) return;
-  found->second.last_seq = std::max(found->second.last_seq, seq);
-  found->second.heard_of_ms = now_ms;
-  if (found->second.requests > 0) --found->second.requests;
+  if (found == open_.end() || found->second.requests == 0) return;
+  Batch& ended = found->second;
+  ended.last_seq = std::max(ended.last_seq, seq);
+  ended.heard_of_ms = now_ms;
+  if (--ended.requests > 0) return;
+  ended.idle.value() = {ended.last_seq, batch};
+  idle_.insert(std::move(ended.idle));
 }
 
 void PutBatches::close_up_to(uint64_t seq) noexcept {
-  for (auto batch = open_.begin(); batch != open_.end();)
-    batch = batch->second.requests == 0 && batch->second.last_seq <= seq ? close(batch) : std::next(batch);
+  while (!idle_.empty() && idle_.begin()->first <= seq) close(idle_.begin()->second);
 }
 
 void PutBatches::expire(uint64_t now_ms) noexcept {

@@ -10,7 +10,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <unordered_map>
+#include <utility>
 
 namespace kvstore {
 
@@ -47,12 +49,15 @@ class PutBatches {
   size_t size() const { return open_.size(); }
 
  private:
+  // Those that no request of runs now, (last_seq, batch): a commit looks at what it ends and no others.
+  using Idle = std::set<std::pair<uint64_t, uint32_t>>;
   struct Batch {
     uint64_t last_seq = 0;
     uint64_t heard_of_ms = 0;
     uint32_t requests = 0;    // that run now
     uint64_t kept_bytes = 0;  // from eviction
     bool lost = false;        // it keeps nothing any more
+    Idle::node_type idle;     // while a request runs: its place, so that to end one takes no memory
   };
   using Open = std::unordered_map<uint32_t, Batch>;
   Open::iterator close(Open::iterator batch) noexcept;
@@ -63,6 +68,7 @@ class PutBatches {
   uint64_t kept_bytes_ = 0;      // of all
   uint64_t next_expiry_ms_ = 0;  // none ends before: a put looks at no batch but its own
   Open open_;
+  Idle idle_;
   uint32_t last_ = 0;
 };
 

@@ -296,6 +296,7 @@ uint64_t SegmentStore::seal_writes(const PutRequest& put, std::vector<WriteEntry
     added.reserve(end - first);
     const MutexLock lock(mutex_);
     rank_uses();
+    if (end == put.entry_count()) objects_.begin_seals();
     bool freed = false;
     for (uint32_t i = end; i-- > first;) {
       if (i >= first + kPrefetchAhead) objects_.prefetch(put.fingerprints[i - kPrefetchAhead]);

@@ -41,8 +41,8 @@ struct Table {
   static Fingerprint fp(const Key& key) {
     return fingerprint(fingerprint_salt(key.ns, key.pool, key.shard), key.hash.data());
   }
-  uint32_t add(int i, const NamespaceId& ns = kNs, uint32_t length = kObject) {
-    const uint32_t slot = objects.reserve(key(i, ns), length, 0, {}).slot;
+  uint32_t add(int i, const NamespaceId& ns = kNs, uint32_t length = kObject, uint32_t depth = 0) {
+    const uint32_t slot = objects.reserve(key(i, ns), length, depth, {}).slot;
     if (slot != kNoSlot) objects.seal(slot, fp(key(i, ns)), 1, 0, ++seq);
     return slot;
   }

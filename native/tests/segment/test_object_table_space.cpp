@@ -201,6 +201,53 @@ TEST(retained_objects_are_the_last_to_be_in_a_window) {
   }
 }
 
+TEST(a_window_takes_no_page_before_what_hangs_on_it_even_where_that_is_cheaper) {
+  constexpr int kPages = 24;
+  Table t(kMiB);
+  // A chain whose head lies right before its tail, as when the second half reserves first; then others.
+  std::vector<uint32_t> slots(kPages);
+  for (const int first : {kPages / 2, 0})
+    for (int page = first; page < first + kPages / 2; ++page)
+      slots[page] = t.objects.reserve(Table::key(page), 4096, static_cast<uint32_t>(page), {}).slot;
+  for (const int first : {kPages / 2, 0}) {
+    t.objects.begin_seals();
+    for (int page = first + kPages / 2; page-- > first;)
+      CHECK(t.objects.seal(slots[page], Table::fp(Table::key(page)), 1, 0, ++t.seq));
+  }
+  int names = kPages;
+  while (t.add(names, kNs, 4096) != kNoSlot) ++names;
+  // Its last page goes. The hole is one unit too short for what comes, and before the head.
+  int left = kPages;
+  t.objects.remove(t.objects.occupant(Table::fp(Table::key(--left))), ++t.seq);
+  for (int round = 0; round < 40 && t.objects.object_count() > 4; ++round) {
+    const auto search = searched(t, 4096 + 64);
+    CHECK(search.best.has_value());
+    cleared(t, *search.best);
+    CHECK(t.add(1000 + round, kNs, 4096 + 64) != kNoSlot);
+    // What is left of the chain is its beginning.
+    while (left > 0 && !t.has(left - 1)) --left;
+    for (int page = 0; page < left; ++page) CHECK(t.has(page));
+  }
+  CHECK(left < kPages - 2);  // it does go, from its end
+}
+
+TEST(a_head_that_everything_else_in_reach_is_worth_more_than_goes_all_the_same) {
+  Table t(kMiB);
+  std::vector<uint32_t> slots;
+  for (uint32_t slot; (slot = t.objects
+                                  .reserve(Table::key(static_cast<int>(slots.size())), 4096,
+                                           static_cast<uint32_t>(slots.size()), {})
+                                  .slot) != kNoSlot;)
+    slots.push_back(slot);
+  for (size_t page = slots.size(); page-- > 0;)
+    CHECK(t.objects.seal(slots[page], Table::fp(Table::key(static_cast<int>(page))), 1, 0, ++t.seq));
+  const int last = static_cast<int>(slots.size()) - 1;
+  CHECK(t.pin(last, 1, 1000));  // the only page that nothing hangs on
+  const auto search = searched(t, 4096);
+  CHECK(search.best.has_value());
+  CHECK_EQ(cleared(t, *search.best).size(), size_t{1});
+}
+
 TEST(objects_of_an_open_batch_are_neither_evicted_nor_in_a_window) {
   Table t(kMiB);
   const uint32_t own = t.objects.batches().open(1), other = t.objects.batches().open(1);

@@ -1,3 +1,11 @@
+// Which puts are one batch, and when it is over.
+#include <algorithm>
+#include <cstdio>
+#include <iterator>
+#include <map>
+#include <random>
+#include <vector>
+
 #include "check.hpp"
 #include "segment/put_batches.hpp"
 
@@ -87,6 +95,73 @@ TEST(what_a_batch_has_kept_others_may_keep_when_it_is_over) {
   CHECK_EQ(batches.kept_bytes(), uint64_t{30});
   batches.expire(1 + PutBatches::kIdleMsMax);
   CHECK_EQ(batches.kept_bytes(), uint64_t{0});
+}
+
+TEST(a_commit_looks_at_the_batches_that_it_ends_and_no_others) {
+  // So many that looking at each of them for each commit would take minutes.
+  constexpr uint32_t kOpen = 100'000, kCommits = 100'000;
+  PutBatches batches;
+  std::vector<uint32_t> later;
+  for (uint32_t i = 0; i < kOpen; ++i) {
+    later.push_back(batches.open(1));
+    CHECK(batches.begin_request(later.back(), 1));
+    if (i % 2 == 0) batches.end_request(later.back(), kCommits + 1, 1);
+  }
+  for (uint64_t seq = 1; seq <= kCommits; ++seq) {
+    const uint32_t own = batches.open(1);
+    CHECK(batches.begin_request(own, 1));
+    batches.end_request(own, seq, 1);
+    batches.close_up_to(seq);
+    CHECK(!batches.is_open(own));
+  }
+  CHECK_EQ(batches.size(), size_t{kOpen});
+  batches.close_up_to(kCommits + 1);
+  CHECK_EQ(batches.size(), size_t{kOpen / 2});
+}
+
+TEST(whatever_begins_and_ends_a_commit_ends_what_it_covers) {
+  const unsigned seed = std::random_device{}();
+  std::fprintf(stderr, "seed %u\n", seed);
+  std::mt19937 rng(seed);
+  struct Model {
+    uint64_t last_seq = 0, heard_of_ms = 0;
+    uint32_t requests = 0;
+  };
+  PutBatches batches;
+  std::map<uint32_t, Model> open;
+  uint64_t seq = 0, now = 1;
+  const auto any = [&] { return std::next(open.begin(), static_cast<long>(rng() % open.size())); };
+  for (int step = 0; step < 50'000; ++step) {
+    now += rng() % 20;
+    const unsigned what = rng() % 8;
+    if (open.empty() || (what == 0 && open.size() < 200)) {
+      open[batches.open(now)] = {0, now, 0};
+    } else if (what <= 3) {
+      const auto batch = any();
+      CHECK(batches.begin_request(batch->first, now));
+      ++batch->second.requests;
+      batch->second.heard_of_ms = now;
+    } else if (what <= 6) {
+      const auto batch = any();
+      if (batch->second.requests == 0) continue;
+      const uint64_t reaches =
+          rng() % 4 == 0 ? rng() % (seq + 1) : ++seq;  // what was there already, or is new
+      batches.end_request(batch->first, reaches, now);
+      batch->second = {std::max(batch->second.last_seq, reaches), now, batch->second.requests - 1};
+    } else if (rng() % 4 == 0) {
+      const auto batch = any();
+      batches.close(batch->first);
+      open.erase(batch);
+    } else {
+      const uint64_t up_to = seq - rng() % std::min<uint64_t>(seq + 1, 20);
+      batches.close_up_to(up_to);
+      for (auto at = open.begin(); at != open.end();)
+        at = at->second.requests == 0 && at->second.last_seq <= up_to ? open.erase(at) : std::next(at);
+    }
+    CHECK_EQ(batches.size(), open.size());
+    if (step % 100 == 0)
+      for (const auto& [batch, _] : open) CHECK(batches.is_open(batch));
+  }
 }
 
 TEST_MAIN()
