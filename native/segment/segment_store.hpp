@@ -241,6 +241,12 @@ class SegmentStore final : private DiskTierHooks {
     uint64_t used_bytes, object_count, pinned_bytes, quarantined_slots, digest_mismatches, evicted_objects;
   };
   Usage usage();
+  // Of the disk tier; zeros where there is none. `shed`: pages that it did not write or read, because it is in trouble or has
+  // too much to do.
+  struct DiskUsage {
+    uint64_t used_bytes = 0, capacity_bytes = 0, shed = 0;
+  };
+  DiskUsage disk_usage();
   void count_not_committed() { not_committed_.fetch_add(1, std::memory_order_relaxed); }
 
   const Pool& pool() const { return pool_.memory(); }

@@ -169,6 +169,11 @@ bool SegmentStore::promote(const DiskPage& page, const std::atomic<bool>& cancel
   return writes[0].status == Status::kOk || writes[0].status == Status::kExists;
 }
 
+SegmentStore::DiskUsage SegmentStore::disk_usage() {
+  if (disk_ == nullptr) return {};
+  return {disk_->used_bytes(), disk_->capacity_bytes(), disk_->shed_pages()};
+}
+
 bool SegmentStore::list_disk(Inventory& inventory, size_t entries_max, std::vector<JournalEntry>& entries) {
   const uint32_t regions = disk_ == nullptr ? 0 : disk_->region_count();
   auto& waiting = inventory.disk_entries;

@@ -4,8 +4,11 @@ segment's disk is served again, what went bad there is a miss, and a disk in tro
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -109,6 +112,29 @@ def test_all_that_memory_has_no_room_for_is_read_back_from_disk(
     assert segment.metric("disk_hits") > PAGES // 2
     assert segment.metric("disk_corrupt_pages") == 0
     assert segment.metric("disk_promoted_pages") > 0
+
+
+def test_the_admin_command_says_how_much_of_the_disk_is_used(
+    segment: DiskSegment, cluster: Cluster, connect: Callable[..., Client]
+) -> None:
+    segment.start()
+    segment.fill(connect(), BATCH)
+    used = int(segment.metric("disk_used_bytes"))
+
+    def told() -> bool:
+        (view,) = json.loads(admin(cluster, "segments", "--json"))["segments"]
+        limits = {each["name"]: each for each in view["limits"]}
+        return bool(limits["disk_bytes"]["used"] == used)
+
+    wait_until(told, "a heartbeat has told it")
+    assert "2.1 MiB of 126.0 MiB" in admin(cluster, "segments")
+
+
+def admin(cluster: Cluster, *arguments: str) -> str:
+    command = [sys.executable, "-m", "kvstore.cli.main", "admin", *arguments, f"--master={cluster.control}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_a_page_that_was_used_once_is_not_written(

@@ -29,6 +29,7 @@ LIMITS = (
     "body_bytes",
     "connections",
     "ungreeted",
+    "disk_bytes",
 )
 """What a segment keeps its peers from having too much of, in the order of a heartbeat. More may follow."""
 LIMITS_MAX = 64

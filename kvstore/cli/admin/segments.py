@@ -21,6 +21,7 @@ _COLUMNS = (
     "STATE",
     "USED>",
     "CAPACITY>",
+    "DISK>",
     "OBJECTS>",
     "PINNED>",
     "QUARANTINED>",
@@ -50,7 +51,7 @@ def segments(settings: AdminSettings, json: JsonOption = False, limits: LimitsOp
 
     Example:  kvstore admin segments --master master-0:7441
 
-    An ADDRESS with (from ...) is one that clients can't reach: see `kvstore admin status`. QUARANTINED or MISMATCHES that grow on one segment alone mean bad memory, or a bad network card, on its node. LIMITS names those of what peers can have that are nearly used up, or for which something was refused; --limits shows all of them.
+    An ADDRESS with (from ...) is one that clients can't reach: see `kvstore admin status`. QUARANTINED or MISMATCHES that grow on one segment alone mean bad memory, or a bad network card, on its node. DISK is what pages take of a disk tier, and its size. LIMITS names those of what peers can have that are nearly used up, or for which something was refused; --limits shows all of them.
     """
     views = sorted(list_segments(settings), key=lambda view: view["index"])
     if json:
@@ -74,6 +75,7 @@ def _row(view: View) -> tuple[str, ...]:
         shown_state(view),
         size(view["used_bytes"]),
         size(view["capacity_bytes"]),
+        shown_disk(view),
         count(view["object_count"]),
         size(view["pinned_bytes"]),
         count(view["quarantined_slots"]),
@@ -85,6 +87,14 @@ def _row(view: View) -> tuple[str, ...]:
     )
 
 
+def shown_disk(view: View) -> str:
+    """How much of its disk tier a segment uses; "-" where it has none, or does not say."""
+    for each in view["limits"]:
+        if each["name"] == "disk_bytes" and each["limit"]:
+            return f"{size(each['used'])} of {size(each['limit'])}"
+    return UNKNOWN
+
+
 def shown_limits(view: View) -> str:
     """The limits that are of interest, in words."""
     said = []
@@ -93,7 +103,7 @@ def shown_limits(view: View) -> str:
             continue
         if each["refused"]:
             said.append(f"{each['name']} (refused {each['refused']})")
-        elif each["limit"] and each["used"] >= NEAR * each["limit"]:
+        elif each["name"] != "disk_bytes" and each["limit"] and each["used"] >= NEAR * each["limit"]:
             said.append(f"{each['name']} ({100 * each['used'] // each['limit']} %)")
     return ", ".join(said) or ("ok" if view["limits"] else UNKNOWN)
 

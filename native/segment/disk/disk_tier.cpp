@@ -207,6 +207,11 @@ std::vector<NamespaceId> DiskTier::namespaces() {
   return index_.namespaces();
 }
 
+uint64_t DiskTier::used_bytes() {
+  const MutexLock lock(mutex_);
+  return index_.bytes();
+}
+
 void DiskTier::stats(std::map<std::string, uint64_t>& out) {
   const auto now = Clock::now();
   {
@@ -215,7 +220,7 @@ void DiskTier::stats(std::map<std::string, uint64_t>& out) {
     out["disk_used_bytes"] = index_.bytes();
     out["disk_queued_pages"] = queue_.size();
   }
-  out["disk_capacity_bytes"] = uint64_t{region_count()} * regions_.layout().region_bytes;
+  out["disk_capacity_bytes"] = capacity_bytes();
   out["disk_read_bytes_in_flight"] = read_space_->used();
   out["disk_direct"] = io_.is_direct();
   out["disk_preallocated"] = io_.is_preallocated();

@@ -114,6 +114,9 @@ class DiskTier {
   // How many pages it began with, and how long reading the index back took.
   uint64_t recovered_pages() const { return recovered_pages_; }
   const DiskTierOptions& options() const { return options_; }
+  uint64_t capacity_bytes() const { return uint64_t{region_count()} * regions_.layout().region_bytes; }
+  uint64_t used_bytes();
+  uint64_t shed_pages() const { return shed_writes_.load() + shed_reads_.load(); }
   void stats(std::map<std::string, uint64_t>& out);
 
  private:

@@ -135,6 +135,8 @@ void JournalLink::converse() {
                              {}};
     for (const Budget::Usage& budget : store_->budget_usage())
       message.budgets.push_back({budget.used, budget.limit, budget.refused});
+    const SegmentStore::DiskUsage disk = store_->disk_usage();
+    message.budgets.push_back({disk.used_bytes, disk.capacity_bytes, disk.shed});
     return message;
   };
   auto now = LinkSocket::Clock::now();

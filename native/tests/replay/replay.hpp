@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/digest.hpp"
 #include "segment/eviction/eviction_policy.hpp"
 #include "segment/segment_store.hpp"
 
@@ -162,6 +163,9 @@ class Store {
     static const std::atomic<bool> never{false};
     store_.reserve_writes(request, 0, count, SegmentStore::Clock::now() + std::chrono::seconds(10), never,
                           writes);
+    // What comes back from disk is compared.
+    for (WriteEntry& write : writes)
+      if (write.data != nullptr) write.digest = crc32c(0, write.data, kPageBytes);
     store_.seal_writes(request, writes);
     if (request.has_intent) {
       SegmentStore::Statuses statuses;

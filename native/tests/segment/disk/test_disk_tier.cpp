@@ -315,7 +315,7 @@ TEST(a_disk_that_can_not_be_read_is_left_alone_until_it_is_well) {
 }
 
 TEST(a_hung_disk_holds_nobody_up) {
-  TierRig rig(new_medium(), 1, 100);
+  TierRig rig(new_medium(), 1, 2000);
   for (int i = 0; i < 10; ++i) CHECK(rig.write(name_of(i), 5000));
   rig.medium->hang(true);
   const auto began = DiskTier::Clock::now();

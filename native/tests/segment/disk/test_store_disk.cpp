@@ -301,7 +301,7 @@ TEST(a_kept_pool_and_its_disk_go_on_together) {
 TEST(a_hung_disk_is_no_trouble_of_memorys) {
   const auto medium = std::make_shared<DiskMedium>();
   SegmentStoreOptions o = with_disk(medium);
-  o.disk.slow_ms = 200;
+  o.disk.slow_ms = 2000;
   SegmentStore store(o);
   fill(store, 0, kPages);
   medium->hang(true);
