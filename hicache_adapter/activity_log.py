@@ -14,7 +14,7 @@ INTERVAL_S = 60.0
 
 
 class ActivityLog:
-    """Looked at after every call, which costs a comparison; speaks once an interval, and only where something has
+    """Asked after every call, which costs a comparison; speaks once an interval, and only where something has
     happened. Thread-safe.
     """
 
@@ -33,10 +33,9 @@ class ActivityLog:
         self._due = self._since + INTERVAL_S
         self._last: Mapping[str, Any] = {}
 
-    def look(self) -> None:
-        """To be called when a call is over."""
-        if self._clock() >= self._due:
-            self.speak()
+    def is_due(self) -> bool:
+        """Whether it is time to speak."""
+        return self._clock() >= self._due
 
     def speak(self) -> None:
         """What has happened since the last line; nothing when nothing has."""

@@ -20,7 +20,7 @@ from hicache_adapter.config import AdapterConfig
 from hicache_adapter.deadlines import Deadline, Deadlines
 from hicache_adapter.hash_seeding import adapters_share_pages, warn_of_shared_salts
 from hicache_adapter.hit_policy import HitReport
-from hicache_adapter.kv_hints import NO_WISH, Wish, wish_of
+from hicache_adapter.kv_hints import NO_WISH, wish_of
 from hicache_adapter.kv_pool_share import kv_pool_share, lies_in_side_pools
 from hicache_adapter.model_facts import read_model_facts
 from hicache_adapter.page_identity import UnusableRankError, is_replicated
@@ -46,8 +46,6 @@ from kvstore_client.throttle import ThrottledLog
 logger = logging.getLogger("hicache_adapter")
 
 T = TypeVar("T")
-
-_OF_PAGES = ("exists", "get", "set")
 
 
 class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
@@ -85,6 +83,8 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         self._stores: dict[bool, VersionedStore] = {}  # flat pages? -> its stores
         self._refusal: str | None = "no host pool is registered yet"
         self._kv_in_side_pools = False
+        self._bad_get = partial(self._log_failure, "get")
+        self._bad_set = partial(self._log_failure, "set")
         self._has_metrics = self.rank.enable_storage_metrics
         self._closed = False
 
@@ -187,19 +187,27 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
 
     def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:
         """How many pages from the first on are stored completely; what is promised stays for `pin_ms`."""
-        return self._guard("exists", 0, lambda: self._exists(keys, extra_info, self._deadlines.query()))
+
+        def ask(version: str) -> int:
+            return self._exists(keys, extra_info, self._deadlines.query(), version)
+
+        return self._of_pages("exists", 0, ask)
 
     def batch_get_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Fills the pages; one truth a key. host_indices: int64, page_size slots a key."""
-        return self._guard("get", _misses(keys), lambda: self._get(keys, host_indices, flat_pages=False))
+
+        def load(version: str) -> list[bool]:
+            return self._get(keys, host_indices, version, flat_pages=False)
+
+        return self._of_pages("get", _misses(keys), load)
 
     def batch_set_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Stores the pages that are absent; one truth a key. host_indices as in batch_get_v1."""
-        return self._guard(
-            "set",
-            _misses(keys),
-            lambda: self._set(keys, host_indices, extra_info, flat_pages=False),
-        )
+
+        def save(version: str) -> list[bool]:
+            return self._set(keys, host_indices, extra_info, version, flat_pages=False)
+
+        return self._of_pages("set", _misses(keys), save)
 
     # ---- flat pages: interface v0 ----
 
@@ -208,25 +216,25 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
     ) -> list[Any]:
         """Fills flat page tensors; each is returned where its page was found, None elsewhere."""
 
-        def get() -> list[Any]:
+        def load(version: str) -> list[Any]:
             targets = (
                 list(target_locations) if target_locations is not None else self._new_flat_pages(len(keys))
             )
-            found = self._get(keys, targets, flat_pages=True)
+            found = self._get(keys, targets, version, flat_pages=True)
             return [target if ok else None for target, ok in zip(targets, found, strict=True)]
 
-        return self._guard("get", [None] * _count(keys), get)
+        return self._of_pages("get", [None] * _count(keys), load)
 
     def batch_set(
         self, keys: Sequence[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None
     ) -> bool:
         """Stores flat page tensors. True only if all of them are stored now."""
 
-        def put() -> bool:
+        def save(version: str) -> bool:
             pages = list(values if values is not None else target_locations)
-            return all(self._set(keys, pages, None, flat_pages=True))
+            return all(self._set(keys, pages, None, version, flat_pages=True))
 
-        return self._guard("set", False, put)
+        return self._of_pages("set", False, save)
 
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
         """One flat page into `target_location` (or a new tensor); None on a miss."""
@@ -247,31 +255,31 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         PoolTransferResult.
         """
 
-        def ask() -> HitReport:
+        def ask(version: str) -> HitReport:
             deadline = self._deadlines.short()
             side_pools_decide = self._kv_in_side_pools and pool_transfers
-            kv_pages = len(keys) if side_pools_decide else self._exists(keys, extra_info, deadline)
-            return self._side_pools.hits(keys, kv_pages, pool_transfers or (), deadline)
+            kv_pages = len(keys) if side_pools_decide else self._exists(keys, extra_info, deadline, version)
+            return self._side_pools.hits(keys, kv_pages, pool_transfers or (), deadline, version)
 
-        return pool_transfer_result(self._guard("exists", HitReport(0, {}, []), ask))
+        return pool_transfer_result(self._of_pages("exists", HitReport(0, {}, []), ask))
 
     def batch_get_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
         """Fills the pages of side pools; for each pool's name one truth a key."""
-        return self._guard(
-            "get",
-            _transfer_misses(transfers),
-            lambda: self._side_pools.get(transfers or (), self._deadline_of(transfers or ())),
-        )
+
+        def load(version: str) -> dict[Any, list[bool]]:
+            return self._side_pools.get(transfers or (), self._deadline_of(transfers or ()), version)
+
+        return self._of_pages("get", _transfer_misses(transfers), load)
 
     def batch_set_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
         """Stores the pages of side pools that are absent; for each pool's name one truth a key."""
 
-        def put() -> dict[Any, list[bool]]:
+        def save(version: str) -> dict[Any, list[bool]]:
             depth = self._depths.of(transfers[0].keys or (), extra_info) if transfers else 0
-            deadline, wish = self._deadline_of(transfers or ()), self._wish(extra_info)
-            return self._side_pools.put(transfers or (), depth, deadline, wish)
+            deadline, wish = self._deadline_of(transfers or ()), wish_of(extra_info, self._complain_of_hints)
+            return self._side_pools.put(transfers or (), depth, deadline, version, wish)
 
-        return self._guard("set", _transfer_misses(transfers), put)
+        return self._of_pages("set", _transfer_misses(transfers), save)
 
     # ---- for people ----
 
@@ -284,63 +292,58 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
     def _deadline_of(self, transfers: Sequence[Any]) -> Deadline:
         return self._deadlines.carrying(self._side_pools.carried_bytes(transfers))
 
-    def _exists(self, keys: Sequence[str], extra_info: Any, deadline: Deadline) -> int:
+    def _exists(self, keys: Sequence[str], extra_info: Any, deadline: Deadline, version: str) -> int:
         if self._kv_in_side_pools:
             return 0  # nothing is known of a page unless side pools are asked
         self._depths.asked(keys, extra_info)
         # What is wished for costs a request of its own, which the scheduler does not wait for.
-        wish = NO_WISH if self._deadlines.on_scheduler else self._wish(extra_info)
-        found = self._store(flat_pages=not self.config.interface_v1).exists(keys, deadline, wish)
+        wish = NO_WISH if self._deadlines.on_scheduler else wish_of(extra_info, self._complain_of_hints)
+        found = self._store(not self.config.interface_v1, version).exists(keys, deadline, wish)
         self._recorder.asked(KV_POOL, len(keys), found)
         return found
 
-    def _wish(self, extra_info: Any) -> Wish:
-        def complain(why: str) -> None:
-            self._log.log(logging.WARNING, "kv_hints", "kvstore: kv_hints are not followed: %s", why)
+    def _complain_of_hints(self, why: str) -> None:
+        self._log.log(logging.WARNING, "kv_hints", "kvstore: kv_hints are not followed: %s", why)
 
-        return wish_of(extra_info, complain)
-
-    def _get(self, keys: Sequence[str], where: Any, *, flat_pages: bool) -> list[bool]:
+    def _get(self, keys: Sequence[str], where: Any, version: str, *, flat_pages: bool) -> list[bool]:
         if self._kv_in_side_pools:
             return [True] * len(keys)
-        started, store, plan = time.perf_counter(), self._store(flat_pages), self._the_plan()
+        started, store, plan = time.perf_counter(), self._store(flat_pages, version), self._plan
+        if plan is None:
+            raise ValueError("no host pool is registered")
         deadline = self._deadlines.carrying(len(keys) * plan.page_bytes)
 
         def get(keys: Sequence[str], where: Any, at: int) -> list[bool]:
-            return store.get(keys, plan.memory_of(keys, where, flat_pages), deadline)
+            memory = plan.flat_memory(where) if flat_pages else plan.memory(len(keys), where)
+            return store.get(keys, memory, deadline)
 
-        found = self._page_by_page("get", keys, where, get, flat_pages)
+        items_a_page = 1 if flat_pages else plan.page_size
+        found = page_by_page_where_one_is_bad(keys, where, items_a_page, get, self._bad_get)
         self._recorder.loaded(KV_POOL, found, plan.page_bytes, time.perf_counter() - started)
         return found
 
-    def _set(self, keys: Sequence[str], where: Any, extra_info: Any, *, flat_pages: bool) -> list[bool]:
+    def _set(
+        self, keys: Sequence[str], where: Any, extra_info: Any, version: str, *, flat_pages: bool
+    ) -> list[bool]:
         if self._kv_in_side_pools:
             return [True] * len(keys)
-        started, version = time.perf_counter(), self._weights.current()
+        started = time.perf_counter()
         if not self._weights.may_store(version):
             return _misses(keys)
-        store, plan = self._store(flat_pages, version), self._the_plan()
+        store, plan = self._store(flat_pages, version), self._plan
+        if plan is None:
+            raise ValueError("no host pool is registered")
         deadline = self._deadlines.carrying(len(keys) * plan.page_bytes)
-        depth, wish = self._depths.of(keys, extra_info), self._wish(extra_info)
+        depth, wish = self._depths.of(keys, extra_info), wish_of(extra_info, self._complain_of_hints)
 
         def put(keys: Sequence[str], where: Any, at: int) -> list[bool]:
-            return store.put(keys, plan.memory_of(keys, where, flat_pages), depth + at, deadline, wish)
+            memory = plan.flat_memory(where) if flat_pages else plan.memory(len(keys), where)
+            return store.put(keys, memory, depth + at, deadline, wish)
 
-        stored = self._page_by_page("set", keys, where, put, flat_pages)
+        items_a_page = 1 if flat_pages else plan.page_size
+        stored = page_by_page_where_one_is_bad(keys, where, items_a_page, put, self._bad_set)
         self._recorder.stored(KV_POOL, stored, plan.page_bytes, time.perf_counter() - started)
         return stored
-
-    def _page_by_page(
-        self,
-        verb: str,
-        keys: Sequence[str],
-        where: Any,
-        run: Callable[[Sequence[str], Any, int], list[bool]],
-        flat_pages: bool,
-    ) -> list[bool]:
-        items_a_page = 1 if flat_pages else self._the_plan().page_size
-        fault = partial(self._log_failure, verb)
-        return page_by_page_where_one_is_bad(keys, where, items_a_page, run, fault)
 
     def _store(self, flat_pages: bool, version: str | None = None) -> PageStore:
         """Of the weights of that version; None: of those that are served now."""
@@ -364,34 +367,34 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]  # SGLang is untyped
         """What this rank holds of the KV pool's pages."""
         return kv_pool_share(self.rank, self.mem_pool_host, self.config, self._facts(), flat_pages=flat_pages)
 
-    def _the_plan(self) -> PoolPlan:
-        plan = self._plan
-        if plan is None:
-            raise ValueError("no host pool is registered")
-        return plan
-
     def _new_flat_pages(self, count: int) -> list[Any]:
         return [self.mem_pool_host.get_dummy_flat_data_page() for _ in range(count)]
 
     def _guard(self, verb: str, miss: T, call: Callable[[], T]) -> T:
         """What `call` answers, or `miss` when the backend is off or anything goes wrong."""
+        return self._of_pages(verb, miss, lambda version: call(), needs_version=False)
+
+    def _of_pages(self, verb: str, miss: T, call: Callable[[str], T], *, needs_version: bool = True) -> T:
+        """The same for a call that is about pages, with the version of the weights that they are of. `miss` where that
+        can't be told.
+        """
         if self._closed or self._refusal is not None:
             return miss
         try:
-            if verb in _OF_PAGES and not self._weights.are_named():
-                return miss
-            return call()
+            version = self._weights.named() if needs_version else ""
+            return miss if version is None else call(version)
         except Exception as error:
             if is_from_signal_handler(error):
                 raise
             self._log_failure(verb, error)
             return miss
         finally:
-            self._look_at_activity()
+            if self._activity.is_due():
+                self._speak_of_activity()
 
-    def _look_at_activity(self) -> None:
+    def _speak_of_activity(self) -> None:
         try:
-            self._activity.look()
+            self._activity.speak()
         except Exception as error:
             self._log_failure("activity log", error)
 

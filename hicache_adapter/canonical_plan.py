@@ -35,7 +35,10 @@ class CanonicalPlan(PoolPlan):
         pages = self._sample()
         page = pool_geometry(self._pool)
         self._check_addresses(page, pages)
-        self.affine_plan = self._objects(page)
+        self.affine_plan = [
+            [(base, stride * self.page_size, size) for base, stride, size in pieces]
+            for pieces in self._objects(page)
+        ]
         self.object_bytes = tuple(sum(size for _, _, size in pieces) for pieces in self.affine_plan)
         self.pieces_per_object = max(map(len, self.affine_plan))
         self._flat_plan = self._flat_objects(page, pages[-1] * self.page_size)

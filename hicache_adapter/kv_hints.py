@@ -32,17 +32,13 @@ def wish_of(extra_info: Any, complain: Callable[[str], None]) -> Wish:
     followed, goes to `complain` and is passed over.
     """
     try:
-        hints = _hints(extra_info)
+        inner = getattr(extra_info, "extra_info", None)
+        told = inner.get("kv_hints") if inner is not None and isinstance(inner, Mapping) else None
+        hints = getattr(extra_info, "kv_hints", None) if told is None else told
         return NO_WISH if hints is None else _wish(hints, complain)
     except Exception as error:
         complain(f"{type(error).__name__}: {error}")
         return NO_WISH
-
-
-def _hints(extra_info: Any) -> Any:
-    inner = getattr(extra_info, "extra_info", None)
-    told = inner.get("kv_hints") if isinstance(inner, Mapping) else None
-    return getattr(extra_info, "kv_hints", None) if told is None else told
 
 
 def _wish(hints: Any, complain: Callable[[str], None]) -> Wish:

@@ -12,7 +12,7 @@ from hicache_adapter.kv_hints import NO_WISH, Wish
 from kvstore_client import Client, Identity, Keep, Pieces, Shard, _native
 from kvstore_client.entries import BAD_ENTRY, runs_without_fault
 from kvstore_client.keys import HASH_BYTES, POOL_KV
-from kvstore_client.objects import DONE_FOUND, DONE_STORED, key_truths
+from kvstore_client.objects import DONE_FOUND, DONE_STORED
 from kvstore_client.protocol import ENTRIES_MAX, KEYS_MAX, Status
 from kvstore_client.throttle import ThrottledLog
 
@@ -39,6 +39,7 @@ class PageStore:
         self.identity = identity
         self.identity_digest = hashlib.sha256(identity.canonical()).hexdigest()[:12]
         self.shards = tuple(shards)
+        self._shard_count = len(self.shards)
         self._client = client
         self._namespace = client.namespace(identity)
         self._pages = self._namespace.pages(pool, shards)
@@ -50,7 +51,7 @@ class PageStore:
 
     def exists(self, keys: Sequence[str], deadline: Deadline, wish: Wish = NO_WISH) -> int:
         """Length of the leading run that is stored completely and pinned; it is kept or demoted by the wish."""
-        if not keys or not self._clear_is_done(deadline):
+        if not keys or (self._clear_owed and not self._clear_is_done(deadline)):
             return 0
         try:
             hashes = hashes_of(keys)
@@ -71,7 +72,7 @@ class PageStore:
 
     def present(self, keys: Sequence[str], deadline: Deadline) -> bytes:
         """One byte a key: 1 where the page is stored completely and pinned, else 0."""
-        if not keys or not self._clear_is_done(deadline):
+        if not keys or (self._clear_owed and not self._clear_is_done(deadline)):
             return bytes(len(keys))
         present = bytearray(len(keys))
 
@@ -85,7 +86,7 @@ class PageStore:
 
     def get(self, keys: Sequence[str], memory: Pieces, deadline: Deadline) -> list[bool]:
         """Fills the memory; one truth a key."""
-        if not keys or not self._clear_is_done(deadline):
+        if not keys or (self._clear_owed and not self._clear_is_done(deadline)):
             return [False] * len(keys)
         statuses = self._pages.get_pieces(
             hashes_of(keys), memory, deadline_ms=deadline.left_ms, stall_ms=deadline.stall_ms
@@ -101,7 +102,7 @@ class PageStore:
         wish: Wish = NO_WISH,
     ) -> list[bool]:
         """Stores what is absent, and keeps or demotes all of it by the wish; one truth a key."""
-        if not keys or not self._clear_is_done(deadline):
+        if not keys or (self._clear_owed and not self._clear_is_done(deadline)):
             return [False] * len(keys)
         statuses = self._pages.put_pieces(
             hashes_of(keys),
@@ -174,7 +175,7 @@ class PageStore:
         return False
 
     def _truths(self, verb: str, keys: Sequence[str], statuses: bytes, done: bytes) -> list[bool]:
-        truths = key_truths(statuses, done, len(self.shards))
+        truths = _native.key_truths(statuses, done, self._shard_count)
         if len(truths) != len(keys):
             raise RuntimeError(f"{len(keys)} keys were answered with {len(statuses)} statuses")
         unusual = statuses.translate(None, _USUAL)
@@ -217,6 +218,5 @@ def _status_name(code: int) -> str:
         return f"status {code}"
 
 
-def hashes_of(keys: Sequence[str]) -> bytes:
-    """The hashes of SGLang's hex keys, concatenated. TypeError or ValueError where one can't be a key."""
-    return _native.hex_hashes(list(keys))
+hashes_of = _native.hex_hashes
+"""The hashes of SGLang's hex keys, concatenated. TypeError or ValueError where one can't be a key."""

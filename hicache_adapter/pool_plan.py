@@ -26,22 +26,25 @@ class Region:
 
 
 AffinePlan = Sequence[Sequence[tuple[int, int, int]]]
-"""For each object of a page its pieces: base, stride a slot, bytes."""
+"""For each object of a page its pieces: base, stride a page, bytes."""
 
 
 class PoolPlan:
     """Turns `host_indices` into the memory of a batch.
 
-    Object s of a page is the concatenation of `pieces[s]`; a piece lies at `base + stride * slot`. That is
-    checked on a sample of the pool's pages when the plan is made; a pool whose pages don't lie that way is
+    Object s of a page is the concatenation of the pieces `affine_plan[s]`; of page number p they lie at
+    `base + stride * p`. That is checked on a sample of the pool's pages when the plan is made; a pool whose pages don't lie that way is
     asked for pointers on every call instead.
     """
 
     def __init__(self, pool: Any, split: int) -> None:
         """ConfigError for a pool that can't be served, the same on every rank."""
         _refuse_unknown(pool)
+        import torch
+
         self._pool = pool
         self._split = split
+        self._index_dtype = torch.int64
         self.page_size = int(pool.page_size)
         self.slot_count = int(pool.size)
         self.regions = _regions(pool)
@@ -55,6 +58,9 @@ class PoolPlan:
                 "hicache-mem-layout",
                 f"{type(pool).__name__} with layout {pool.layout!r} does not give page addresses: {error!r}",
             ) from error
+        self.page_bytes = sum(self.object_bytes)
+        """Of this rank's share of a page."""
+        self._pages = _native.PagePlan(self.affine_plan or [], self.page_size, self.slot_count)
 
     def _learn(self) -> None:
         sample = self._sample()
@@ -95,16 +101,13 @@ class PoolPlan:
     def _affine(self, sample: list[int], pointers: list[list[int]]) -> AffinePlan | None:
         strides = [0] * len(pointers[0])
         if len(sample) > 1:
-            slots_apart = (sample[1] - sample[0]) * self.page_size
+            pages_apart = sample[1] - sample[0]
             for piece, (low, high) in enumerate(zip(pointers[0], pointers[1], strict=True)):
-                strides[piece], rest = divmod(high - low, slots_apart)
+                strides[piece], rest = divmod(high - low, pages_apart)
                 if rest or strides[piece] < 0:
                     return None
         for page, found in zip(sample, pointers, strict=True):
-            expected = [
-                base + stride * page * self.page_size
-                for base, stride in zip(pointers[0], strides, strict=True)
-            ]
+            expected = [base + stride * page for base, stride in zip(pointers[0], strides, strict=True)]
             if found != expected:
                 return None
         flat = list(zip(pointers[0], strides, self.piece_sizes, strict=True))
@@ -133,11 +136,6 @@ class PoolPlan:
             pointers, sizes = self._pool.get_page_buffer_meta(indices)
         return [int(p) for p in pointers], [int(s) for s in sizes]
 
-    @property
-    def page_bytes(self) -> int:
-        """Bytes of this rank's share of a page."""
-        return sum(self.object_bytes)
-
     def lend_to(self, client: Client) -> None:
         """Lets same-host segments read the pool's shared memory, and RDMA, where it is on, any of it."""
         for region in self.regions:
@@ -151,26 +149,16 @@ class PoolPlan:
         for region in self.regions:
             client.unregister(region.address)
 
-    def page_slots(self, key_count: int, host_indices: Any) -> bytes:
-        """First slot of each page, 64-bit integers. ValueError unless host_indices names key_count whole, aligned
-        pages inside the pool.
-        """
-        count = host_indices.numel()
-        if count != key_count * self.page_size:
-            raise ValueError(f"{key_count} pages of {self.page_size} tokens don't have {count} host indices")
-        if str(host_indices.dtype) != "torch.int64" or not host_indices.is_contiguous():
-            raise ValueError("host indices are int64, one behind the other")
-        return _native.page_slots(host_indices.data_ptr(), count, self.page_size, self.slot_count)
-
-    def memory_of(self, keys: Sequence[str], where: Any, flat_pages: bool) -> Pieces:
-        """The memory of the batch's objects: `where` holds host indices, or a flat page a key. ValueError."""
-        return self.flat_memory(where) if flat_pages else self.memory(len(keys), where)
-
     def memory(self, key_count: int, host_indices: Any) -> Pieces:
-        """The memory of the batch's objects. ValueError as page_slots."""
-        slots = self.page_slots(key_count, host_indices)
+        """The memory of the batch's objects. ValueError unless host_indices names key_count whole, aligned pages inside
+        the pool.
+        """
+        if host_indices.dtype is not self._index_dtype or not host_indices.is_contiguous():
+            raise ValueError("host indices are int64, one behind the other")
+        address, count = host_indices.data_ptr(), host_indices.numel()
         if self.affine_plan is not None:
-            return Pieces.affine(self.affine_plan, slots)
+            return self._pages.pieces(address, count, key_count)
+        self._pages.check(address, count, key_count)
         pointers, sizes = self._ask(host_indices)
         if sizes != list(self.piece_sizes) * key_count:
             raise ValueError("the pool's pages have changed their piece sizes")

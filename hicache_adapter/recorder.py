@@ -6,10 +6,12 @@ import threading
 from collections import deque
 from typing import Any
 
-_LOADED = ("pages_loaded", "pages_missed", "bytes_loaded")
-_STORED = ("pages_stored", "pages_refused", "bytes_stored")
-_ASKED = ("pages_asked", "pages_found")
-COUNTED = (*_ASKED, *_LOADED, *_STORED)
+COUNTED = (
+    *("pages_asked", "pages_found"),
+    *("pages_loaded", "pages_missed", "bytes_loaded"),
+    *("pages_stored", "pages_refused", "bytes_stored"),
+)
+_ASKED, _LOADED, _STORED = 0, 2, 5  # where each of those begins
 SAMPLES_MAX = 1024
 
 
@@ -20,19 +22,21 @@ class Recorder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: dict[str, dict[str, int]] = {}
+        self._counts: dict[str, list[int]] = {}  # in the order of COUNTED
         self._prefetch: deque[tuple[int, float]] = deque(maxlen=SAMPLES_MAX)
         self._backup: deque[tuple[int, float]] = deque(maxlen=SAMPLES_MAX)
 
     def watch(self, pool: str) -> None:
         """Makes the pool's counters show up, at 0."""
         with self._lock:
-            self._count(pool, COUNTED, (0,) * len(COUNTED))
+            self._of(pool)
 
     def asked(self, pool: str, pages: int, found: int) -> None:
         """A query: how many pages it was about, and how many of them from the first on are there."""
         with self._lock:
-            self._count(pool, _ASKED, (pages, found))
+            counts = self._counts.get(pool) or self._of(pool)
+            counts[_ASKED] += pages
+            counts[_ASKED + 1] += found
 
     def loaded(self, pool: str, answers: list[bool], page_bytes: int, seconds: float = 0.0) -> None:
         """A get: one truth a page. `seconds`: what it took, where it is to be a sample."""
@@ -45,7 +49,7 @@ class Recorder:
     def _add(
         self,
         pool: str,
-        names: tuple[str, ...],
+        first: int,
         answers: list[bool],
         page_bytes: int,
         samples: deque[tuple[int, float]],
@@ -53,14 +57,15 @@ class Recorder:
     ) -> None:
         done = answers.count(True)
         with self._lock:
-            self._count(pool, names, (done, len(answers) - done, done * page_bytes))
+            counts = self._counts.get(pool) or self._of(pool)
+            counts[first] += done
+            counts[first + 1] += len(answers) - done
+            counts[first + 2] += done * page_bytes
             if done and seconds > 0:
                 samples.append((done, done * page_bytes / seconds / 1e9))
 
-    def _count(self, pool: str, names: tuple[str, ...], more: tuple[int, ...]) -> None:
-        counts = self._counts.setdefault(pool, {})
-        for name, number in zip(names, more, strict=True):
-            counts[name] = counts.get(name, 0) + number
+    def _of(self, pool: str) -> list[int]:
+        return self._counts.setdefault(pool, [0] * len(COUNTED))
 
     def counters(self) -> dict[str, int]:
         """`{pool}_{counter}` -> count."""
@@ -68,7 +73,7 @@ class Recorder:
             return {
                 f"{pool}_{name}": count
                 for pool, counts in self._counts.items()
-                for name, count in counts.items()
+                for name, count in zip(COUNTED, counts, strict=True)
             }
 
     def drain_into(self, metrics: Any) -> Any:

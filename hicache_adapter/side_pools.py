@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from hicache_adapter.batches import page_by_page_where_one_is_bad
+from hicache_adapter.batches import item_count, page_by_page_where_one_is_bad
 from hicache_adapter.canonical_plan import new_plan
 from hicache_adapter.config import AdapterConfig
 from hicache_adapter.deadlines import Deadline
@@ -109,7 +109,12 @@ class SidePools:
         return [pool.stores.of(version) for pool in self._pools.values()]
 
     def hits(
-        self, keys: Sequence[str], kv_pages: int, transfers: Sequence[Any], deadline: Deadline
+        self,
+        keys: Sequence[str],
+        kv_pages: int,
+        transfers: Sequence[Any],
+        deadline: Deadline,
+        version: str,
     ) -> HitReport:
         """What can be restored of a prefix whose first `kv_pages` KV pages are there. A pool that can't be asked
         allows nothing.
@@ -118,23 +123,23 @@ class SidePools:
         for transfer in transfers:
             if not query.is_open:
                 break
-            query.add(transfer.name, self._verdict(transfer, keys[:kv_pages], deadline))
+            query.add(transfer.name, self._verdict(transfer, keys[:kv_pages], deadline, version))
         return query.report()
 
-    def _verdict(self, transfer: Any, keys: Sequence[str], deadline: Deadline) -> bytes:
+    def _verdict(self, transfer: Any, keys: Sequence[str], deadline: Deadline, version: str) -> bytes:
         def ask() -> bytes:
             pool = self._pool_of(transfer)
-            present = pool.stores.of(self._weights.current()).present(keys, deadline)
+            present = pool.stores.of(version).present(keys, deadline)
             return restorable_prefixes(present, hit_policy_name(transfer), window_pages(transfer.keys))
 
         return self._guarded("exists", transfer, bytes(len(keys)), ask)
 
-    def get(self, transfers: Sequence[Any], deadline: Deadline) -> dict[Any, list[bool]]:
-        """Fills the pages; one truth a key for each transfer's name."""
+    def get(self, transfers: Sequence[Any], deadline: Deadline, version: str) -> dict[Any, list[bool]]:
+        """Fills the pages with those of the weights of that version; one truth a key for each transfer's name."""
 
         def load(pool: SidePool, keys: Sequence[str], host_indices: Any, at: int) -> list[bool]:
             memory = pool.plan.memory(len(keys), host_indices)
-            return pool.stores.of(self._weights.current()).get(keys, memory, deadline)
+            return pool.stores.of(version).get(keys, memory, deadline)
 
         return self._each("get", transfers, load, self._recorder.loaded)
 
@@ -144,12 +149,18 @@ class SidePools:
         return sum(len(keys) * pool.plan.page_bytes for pool, keys in pools if pool is not None)
 
     def put(
-        self, transfers: Sequence[Any], depth: int, deadline: Deadline, wish: Wish = NO_WISH
+        self,
+        transfers: Sequence[Any],
+        depth: int,
+        deadline: Deadline,
+        version: str,
+        wish: Wish = NO_WISH,
     ) -> dict[Any, list[bool]]:
-        """Stores the pages that are absent; one truth a key for each transfer's name."""
+        """Stores the pages that are absent, as those of the weights of that version; one truth a key for each transfer's
+        name.
+        """
 
         def save(pool: SidePool, keys: Sequence[str], host_indices: Any, at: int) -> list[bool]:
-            version = self._weights.current()
             if not self._weights.may_store(version):
                 return [False] * len(keys)
             memory = pool.plan.memory(len(keys), host_indices)
@@ -223,6 +234,10 @@ def _in_batches(
     and more where a page is one token. What comes after the deadline is a miss.
     """
     most = min(KEYS_MAX, ENTRIES_MAX // len(pool.shards))
+    if len(keys) <= most:
+        return run(keys, host_indices, at)
+    if item_count(host_indices) != len(keys) * pool.plan.page_size:
+        raise ValueError(f"{len(keys)} pages don't lie in {item_count(host_indices)} slots")
     slots = pool.plan.page_size
     answers: list[bool] = []
     for start in range(0, len(keys), most):

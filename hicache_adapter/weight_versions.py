@@ -24,24 +24,33 @@ _SAID_AFTER_S = 5.0
 logger = logging.getLogger("hicache_adapter")
 
 
-def served_version() -> str:
-    """The version of the weights that this process serves now; empty where they have none. Cheap enough for every
-    call. SGLang changes it in the scheduler's process when the weights are updated.
+def served_weights() -> tuple[str, str]:
+    """The version of the weights that this process serves now, and where they were loaded from. Empty where they have no
+    version, or SGLang does not say. Cheap enough for every call. SGLang changes both in the scheduler's process when the
+    weights are updated, the path with an update from disk alone.
+
+    Looks only at modules that SGLang has imported itself: a failing import is slow.
     """
-    settings = _settings()
-    version = str(getattr(settings, "weight_version", None) or "")
-    return "" if version == UNVERSIONED else version
+    context = sys.modules.get("sglang.srt.runtime_context")
+    version = path = None
+    if context is not None:
+        try:
+            version, path = context.get_serving().weight_version, context.get_model().model_path
+        except Exception:  # older versions, and before SGLang has published its settings
+            version, path = _one_by_one()
+    elif "sglang.srt.server_args" in sys.modules:
+        version, path = _one_by_one()
+    version, path = str(version or ""), str(path or "")
+    return "" if version == UNVERSIONED else version, path
 
 
-def served_path() -> str:
-    """Where the weights that are served were loaded from; empty where SGLang does not say. It changes with an update from
-    disk. As cheap as served_version.
-    """
-    return str(getattr(_settings("get_model"), "model_path", None) or "")
+def _one_by_one() -> tuple[Any, Any]:
+    """Each from where it is known."""
+    version = getattr(_settings("get_serving"), "weight_version", None)
+    return version, getattr(_settings("get_model"), "model_path", None)
 
 
-def _settings(getter_name: str = "get_serving") -> Any:
-    """Looks only at modules that SGLang has imported itself: a failing import is slow."""
+def _settings(getter_name: str) -> Any:
     for module_name, getter in (
         ("sglang.srt.runtime_context", getter_name),
         ("sglang.srt.server_args", "get_global_server_args"),  # older versions: as it was at the start
@@ -71,12 +80,10 @@ class WeightVersions:
     def __init__(
         self,
         log: ThrottledLog,
-        served: Callable[[], str] = served_version,
-        path: Callable[[], str] = served_path,
+        served: Callable[[], tuple[str, str]] = served_weights,
     ) -> None:
         self._log = log
         self._served = served
-        self._path = path
         self._paths: dict[str, str] = {}  # version -> where its weights came from
         self._unnamed_since = math.inf
         self._calling = threading.local()
@@ -84,21 +91,33 @@ class WeightVersions:
         # The version that was served when the thread was first seen; None: it has seen another one since.
         self._first_versions: WeakKeyDictionary[threading.Thread, str | None] = WeakKeyDictionary()
         self._last_version = ""
+        self._times_seen = 0
         self.look()
 
     def current(self) -> str:
-        """The version whose pages this call is about."""
-        version = self._served()
-        if version != self._last_version or not hasattr(self._calling, "is_known"):
-            self._see(version)
-            self._calling.is_known = True
+        """The version of the weights that are served."""
+        version, _ = self._served()
+        self._meet(version)
         return version
 
-    def are_named(self) -> bool:
-        """Whether the version tells which weights are served. False after an update from another path that named none:
-        then nothing may be stored or loaded. The version is changed a moment after the path, so that is no news at once.
+    def named(self) -> str | None:
+        """The version whose pages this call is about; None where it does not tell which weights are served: after an
+        update from another path that named none, nothing may be stored or loaded. The version is changed a moment after
+        the path, so that is no news at once.
         """
-        version, path = self._served(), self._path()
+        version, path = self._served()
+        is_known = self._paths.get(version) == path and self._unnamed_since == math.inf
+        if not is_known and not self._is_named(version, path):
+            return None
+        if version != self._last_version or not hasattr(self._calling, "is_known"):
+            self._meet(version)
+        return version
+
+    def _meet(self, version: str) -> None:
+        self._see(version)
+        self._calling.is_known = True
+
+    def _is_named(self, version: str, path: str) -> bool:
         known = self._paths.get(version)
         if known == path or not path:  # some don't say
             self._unnamed_since = math.inf
@@ -128,12 +147,14 @@ class WeightVersions:
         """Sees which threads there are and which weights are served. To be called now and then by a thread that SGLang
         does not start anew.
         """
-        self.are_named()
-        self._see(self._served())
+        version, path = self._served()
+        self._is_named(version, path)
+        self._see(version)
 
     def _see(self, version: str) -> None:
         with self._lock:
             self._last_version = version
+            self._times_seen += 1
             for thread, first in list(self._first_versions.items()):
                 if first != version:
                     self._first_versions[thread] = None
@@ -142,8 +163,11 @@ class WeightVersions:
 
     def may_store(self, version: str) -> bool:
         """Whether pages that the calling thread brings were computed with this version."""
+        if getattr(self._calling, "may_store", None) == (self._times_seen, version):
+            return True  # as it was found since anything was last seen
         with self._lock:
             if self._first_versions.get(threading.current_thread()) == version:
+                self._calling.may_store = self._times_seen, version
                 return True
         self._log.log(
             logging.WARNING,

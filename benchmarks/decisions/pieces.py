@@ -129,7 +129,7 @@ def _compare(client: Client, plans: dict[str, list[Piece]], repetitions: int) ->
             keys = hashes(fresh_keys(PAGES))
 
             def memory(plan: list[Piece] = plan) -> Pieces:
-                return Pieces.affine([plan], slots)  # each time, as the adapter does
+                return Pieces.affine([plan], slots)  # each time, as a caller without a PagePlan does
 
             def put(keys: bytes = keys, memory: Callable[[], Pieces] = memory) -> bytes:
                 return pages.put_pieces(keys, memory(), deadline_ms=DEADLINE_MS)

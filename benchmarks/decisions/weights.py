@@ -40,7 +40,7 @@ def measure(repetitions: int) -> Table:
 
     def ask() -> None:
         for _ in range(CALLS):
-            weights.are_named()
+            weights.named()
 
     each_us = median_ms(ask, repetitions) * 1000 / CALLS
     rows.append(["a call's check", f"{each_us:.2f} µs", f"{each_us:.2f} µs"])

@@ -13,16 +13,12 @@ def crc32c_implementation() -> str:
 def string_hashes(texts: list[str]) -> bytes:
     """32-byte page hashes of string keys, concatenated. ValueError over 256 bytes of UTF-8."""
 
-def hex_hashes(keys: list[str]) -> bytes:
+def hex_hashes(keys: Sequence[str]) -> bytes:
     """The page hashes of 64-digit hex keys, concatenated; a key of any other form is hashed as a string key."""
 
 def page_hashes(keys: Sequence[str | Buffer]) -> bytes:
     """The hashes that page keys are, concatenated: 64 hex digits or 32 raw bytes each. TypeError or ValueError for
     anything else."""
-
-def page_slots(address: int, count: int, page_size: int, slot_count: int) -> bytes:
-    """The first slot of each page as 64-bit integers, of the `count` int64 slots of whole pages that lie at an address.
-    ValueError unless each is one aligned page below `slot_count`."""
 
 def key_truths(statuses: bytes, done: bytes, shard_count: int) -> list[bool]:
     """One bool a key: whether all of its entries have a status that `done`, 256 flags, calls done. A key whose statuses
@@ -598,6 +594,19 @@ class PageClient:
     def segment_map(self) -> list[dict[str, Any]]: ...
     def close(self) -> None:
         """Closes connections, joins threads, unmaps. Idempotent; waits at most for calls in flight."""
+
+class PagePlan:
+    """Where the pages of a host pool lie: piece j of shard s of page number p at base[s][j] + stride[s][j] * p, size[s][j] bytes
+    long. Describes memory as Pieces do. Any thread may call."""
+
+    def __init__(
+        self, plan: Sequence[Sequence[tuple[int, int, int]]], page_size: int, slot_count: int
+    ) -> None:
+        """plan[s] = [(base, stride, size_bytes), ...]; with an empty one only check() can be called. ValueError."""
+    def check(self, address: int, count: int, key_count: int) -> None:
+        """ValueError unless the `count` int64 slots that lie at an address are key_count whole, aligned pages of the pool."""
+    def pieces(self, address: int, count: int, key_count: int) -> Pieces:
+        """The memory of those pages. ValueError as check()."""
 
 class Pieces:
     """Where the bytes of a batch lie: entry i of shard s is the concatenation of that shard's pieces.

@@ -12,6 +12,7 @@
 #include "bindings.hpp"
 #include "builtin/builtin.hpp"
 #include "client/page_client.hpp"
+#include "client/page_plan.hpp"
 #include "client/shared_buffer.hpp"
 #include "interruptible_call.hpp"
 
@@ -84,40 +85,22 @@ std::vector<T> items_of(nb::handle object, const char* what) {
 
 using PlanItem = std::tuple<uint64_t, int64_t, uint64_t>;
 
-Pieces affine(const std::vector<std::vector<PlanItem>>& plan, nb::handle indices) {
-  std::vector<std::vector<Pieces::Strided>> strided;
+Pieces::Plan strided(const std::vector<std::vector<PlanItem>>& plan) {
+  Pieces::Plan shards;
   for (const auto& shard : plan) {
-    strided.emplace_back();
-    for (const auto& [base, stride, size_bytes] : shard) strided.back().push_back({base, stride, size_bytes});
+    shards.emplace_back();
+    for (const auto& [base, stride, size_bytes] : shard) shards.back().push_back({base, stride, size_bytes});
   }
-  return Pieces::affine(std::move(strided), items_of<int64_t>(indices, "indices"));
+  return shards;
+}
+
+Pieces affine(const std::vector<std::vector<PlanItem>>& plan, nb::handle indices) {
+  return Pieces::affine(strided(plan), items_of<int64_t>(indices, "indices"));
 }
 
 Pieces from_pointers(nb::handle pointers, nb::handle sizes, size_t pieces_per_entry) {
   return Pieces::from_pointers(items_of<uint64_t>(pointers, "pointers"), items_of<uint64_t>(sizes, "sizes"),
                                pieces_per_entry);
-}
-
-// The first slot of each page, of all slots of whole pages in order: 64-bit integers, as affine() takes them. The slots lie at
-// an address, as a tensor tells it: to make any other view of one takes longer than all the rest.
-nb::bytes page_slots(uint64_t address, size_t count, int64_t page_size, int64_t slot_count) {
-  const auto* slots = reinterpret_cast<const int64_t*>(address);
-  const size_t step = page_size > 0 ? static_cast<size_t>(page_size) : 0;
-  if (step == 0 || count % step != 0 || (slots == nullptr && count > 0))
-    value_error(std::to_string(count) + " host indices are not whole pages of " + std::to_string(page_size) +
-                " slots");
-  nb::bytes firsts = fresh_bytes(count / step * sizeof(int64_t));
-  uint8_t* out = mutable_data(firsts);
-  for (size_t at = 0; at < count; at += step, out += sizeof(int64_t)) {
-    const int64_t first = slots[at], last = slots[at + step - 1];
-    bool one_page = first >= 0 && last < slot_count && first % page_size == 0;
-    for (size_t i = 1; i < step && one_page; ++i) one_page = slots[at + i] == first + static_cast<int64_t>(i);
-    if (!one_page)
-      value_error("host slots " + std::to_string(first) + ".." + std::to_string(last) +
-                  " are not one aligned page of a pool of " + std::to_string(slot_count) + " slots");
-    std::memcpy(out, &first, sizeof(first));
-  }
-  return firsts;
 }
 
 // The pieces of a list of (address, size_bytes); None where any value is something else, or what no object can be.
@@ -403,8 +386,26 @@ void bind_client(nb::module_& m) {
       .def_prop_ro("entry_count", &Pieces::entry_count)
       .def_prop_ro("total_bytes", &Pieces::total_bytes);
 
-  m.def("page_slots", &page_slots, nb::arg("address"), nb::arg("count"), nb::arg("page_size"),
-        nb::arg("slot_count"));
+  // The slots lie at an address, as a tensor tells it: to make any other view of one takes longer than all the rest.
+  nb::class_<PagePlan>(m, "PagePlan")
+      .def(
+          "__init__",
+          [](PagePlan* self, const std::vector<std::vector<PlanItem>>& plan, int64_t page_size,
+             int64_t slot_count) { new (self) PagePlan(strided(plan), page_size, slot_count); },
+          nb::arg("plan"), nb::arg("page_size"), nb::arg("slot_count"))
+      .def(
+          "check",
+          [](const PagePlan& plan, uint64_t address, size_t count, size_t key_count) {
+            plan.check(reinterpret_cast<const int64_t*>(address), count, key_count);
+          },
+          nb::arg("address"), nb::arg("count"), nb::arg("key_count"))
+      .def(
+          "pieces",
+          [](const PagePlan& plan, uint64_t address, size_t count, size_t key_count) {
+            return plan.pieces(reinterpret_cast<const int64_t*>(address), count, key_count);
+          },
+          nb::arg("address"), nb::arg("count"), nb::arg("key_count"));
+
   m.def("trouble_kinds", [] {
     std::vector<std::string> kinds;
     for (size_t i = 0; i < static_cast<size_t>(Trouble::kCount); ++i)

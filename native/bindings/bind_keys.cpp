@@ -44,12 +44,16 @@ nb::bytes fresh_hashes(size_t n, uint8_t** out) {
 }
 
 template <typename Hash>
-nb::bytes hash_all(const nb::list& keys, Hash&& hash) {
+nb::bytes hash_all(const nb::object& keys, Hash&& hash) {
+  const nb::object items = nb::steal(PySequence_Fast(keys.ptr(), "keys come in a sequence"));
+  if (!items.is_valid()) throw nb::python_error();
+  const auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
+  PyObject** const item = PySequence_Fast_ITEMS(items.ptr());
   uint8_t* out = nullptr;
-  nb::bytes hashes = fresh_hashes(keys.size(), &out);
-  for (nb::handle item : keys) {
+  nb::bytes hashes = fresh_hashes(count, &out);
+  for (size_t i = 0; i < count; ++i) {
     Py_ssize_t n = 0;
-    const char* text = PyUnicode_AsUTF8AndSize(item.ptr(), &n);
+    const char* text = PyUnicode_AsUTF8AndSize(item[i], &n);
     if (text == nullptr) throw nb::python_error();
     if (static_cast<size_t>(n) > wire::kTextBytesMax)
       throw nb::value_error(("a key of " + std::to_string(n) + " bytes is over the limit of " +
@@ -135,7 +139,7 @@ void bind_keys(nb::module_& m) {
   m.def("crc32c_implementation", &crc32c_implementation);
   m.def(
       "string_hashes", [](const nb::list& texts) { return hash_all(texts, string_hash); }, nb::arg("texts"));
-  m.def("hex_hashes", [](const nb::list& keys) { return hash_all(keys, page_hash); }, nb::arg("keys"));
+  m.def("hex_hashes", [](const nb::object& keys) { return hash_all(keys, page_hash); }, nb::arg("keys"));
   m.def("page_hashes", &page_hashes, nb::arg("keys"));
   m.def("key_truths", &key_truths, nb::arg("statuses"), nb::arg("done"), nb::arg("shard_count"));
   m.def("fingerprints", &fingerprints_of, nb::arg("ns"), nb::arg("pool"), nb::arg("shards"),

@@ -60,9 +60,14 @@ void Pieces::set_fault(size_t entry, Status fault) {
   faults_[entry] = static_cast<uint8_t>(fault);
 }
 
-Pieces Pieces::affine(std::vector<std::vector<Strided>> plan, std::vector<int64_t> indices) {
-  if (plan.empty() || indices.empty())
+Pieces Pieces::affine(Plan plan, std::vector<int64_t> indices) {
+  return of_plan(std::make_shared<const Plan>(std::move(plan)), std::move(indices));
+}
+
+Pieces Pieces::of_plan(std::shared_ptr<const Plan> shared, std::vector<int64_t> indices) {
+  if (shared->empty() || indices.empty())
     throw std::invalid_argument("a plan needs at least one shard and one key");
+  const Plan& plan = *shared;
   if (plan.size() > wire::kShardsMax || indices.size() > wire::kKeysMax)
     throw std::invalid_argument("over the cap of " + std::to_string(wire::kShardsMax) + " shards or " +
                                 std::to_string(wire::kKeysMax) + " keys: split the batch");
@@ -87,7 +92,7 @@ Pieces Pieces::affine(std::vector<std::vector<Strided>> plan, std::vector<int64_
       }
     p.total_bytes_ += bytes * sound;
   }
-  p.plan_ = std::move(plan);
+  p.plan_ = std::move(shared);
   p.indices_ = std::move(indices);
   return p;
 }

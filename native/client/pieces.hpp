@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "protocol/wire.hpp"
@@ -21,10 +22,13 @@ class Pieces {
     int64_t stride;
     uint64_t size_bytes;
   };
+  using Plan = std::vector<std::vector<Strided>>;  // for each shard its pieces
 
   // Piece j of shard s for key k: plan[s][j].base + plan[s][j].stride * indices[k]. Throws
   // std::invalid_argument without a shard or a key, and over the caps of a batch.
-  static Pieces affine(std::vector<std::vector<Strided>> plan, std::vector<int64_t> indices);
+  static Pieces affine(Plan plan, std::vector<int64_t> indices);
+  // The same with a plan, not null, that many batches share.
+  static Pieces of_plan(std::shared_ptr<const Plan> plan, std::vector<int64_t> indices);
   // Entry-major, pieces_per_entry items an entry. A size of zero is an absent piece. Throws as affine() does,
   // and when the numbers of pointers and sizes don't fit each other.
   static Pieces from_pointers(std::vector<uint64_t> pointers, std::vector<uint64_t> sizes,
@@ -41,28 +45,28 @@ class Pieces {
     return faults_.empty() ? wire::Status::kOk : static_cast<wire::Status>(faults_[entry]);
   }
   // 0 for from_pointers(): it fits any number of shards that divides entry_count().
-  size_t shard_count() const { return plan_.size(); }
+  size_t shard_count() const { return plan_ == nullptr ? 0 : plan_->size(); }
 
   uint64_t entry_bytes(size_t entry) const {
-    return plan_.empty() ? entry_bytes_[entry] : entry_bytes_[entry % plan_.size()];
+    return plan_ == nullptr ? entry_bytes_[entry] : entry_bytes_[entry % plan_->size()];
   }
   size_t piece_count(size_t entry) const {
-    return plan_.empty() ? pieces_per_entry_ : plan_[entry % plan_.size()].size();
+    return plan_ == nullptr ? pieces_per_entry_ : (*plan_)[entry % plan_->size()].size();
   }
   iovec piece(size_t entry, size_t index) const {
-    if (plan_.empty()) {
+    if (plan_ == nullptr) {
       const size_t i = entry * pieces_per_entry_ + index;
       return {reinterpret_cast<void*>(pointers_[i]), sizes_[i]};
     }
-    const Strided& s = plan_[entry % plan_.size()][index];
-    const auto key_index = static_cast<uint64_t>(indices_[entry / plan_.size()]);
+    const Strided& s = (*plan_)[entry % plan_->size()][index];
+    const auto key_index = static_cast<uint64_t>(indices_[entry / plan_->size()]);
     return {reinterpret_cast<void*>(s.base + static_cast<uint64_t>(s.stride) * key_index), s.size_bytes};
   }
 
  private:
   Pieces() = default;
   void set_fault(size_t entry, wire::Status fault);
-  std::vector<std::vector<Strided>> plan_;
+  std::shared_ptr<const Plan> plan_;  // null after from_pointers() and sparse()
   std::vector<int64_t> indices_;
   std::vector<uint64_t> pointers_, sizes_;
   size_t pieces_per_entry_ = 0;

@@ -17,18 +17,12 @@ constexpr std::string_view kFingerprintDomain{"kvstore/fingerprint/v2\0", 23};
 constexpr std::string_view kStringDomain{"kvstore/string/v1\0", 18};
 constexpr std::string_view kNamespaceDomain{"kvstore/namespace/v2\0", 21};
 
-// The value of each hex digit; negative for everything else.
-constexpr std::array<int8_t, 256> hex_digits() {
-  std::array<int8_t, 256> values{};
-  for (int8_t& value : values) value = -1;
-  for (int8_t i = 0; i < 10; ++i) values['0' + static_cast<size_t>(i)] = i;
-  for (int8_t i = 0; i < 6; ++i) {
-    values['a' + static_cast<size_t>(i)] = static_cast<int8_t>(10 + i);
-    values['A' + static_cast<size_t>(i)] = static_cast<int8_t>(10 + i);
-  }
-  return values;
+// Eight values of hex digits, a byte each, as four bytes: the first digit of each two is the higher one.
+uint32_t joined_digits(uint64_t digits) {
+  uint64_t bytes = ((digits << 4) | (digits >> 8)) & 0x00ff00ff00ff00ff;
+  bytes = (bytes | (bytes >> 8)) & 0x0000ffff0000ffff;
+  return static_cast<uint32_t>(bytes | (bytes >> 16));
 }
-constexpr std::array<int8_t, 256> kHexDigits = hex_digits();
 
 }  // namespace
 
@@ -45,14 +39,23 @@ PageHash string_hash(std::string_view text) { return sha256({kStringDomain, text
 
 bool read_hex_hash(std::string_view key, uint8_t* hash) {
   if (key.size() != 2 * kHashBytes) return false;
-  int wrong = 0;  // looked at once: keys are hardly ever anything else
-  for (size_t i = 0; i < kHashBytes; ++i) {
-    const int hi = kHexDigits[static_cast<uint8_t>(key[2 * i])],
-              lo = kHexDigits[static_cast<uint8_t>(key[2 * i + 1])];
-    wrong |= hi | lo;
-    hash[i] = static_cast<uint8_t>(hi * 16 + lo);
+  // Without branches, so that the compiler takes many digits at a time, and what is wrong is looked at once: keys are hardly
+  // ever anything else.
+  uint8_t digits[2 * kHashBytes];
+  uint8_t wrong = 0;
+  for (size_t i = 0; i < 2 * kHashBytes; ++i) {
+    const auto c = static_cast<uint8_t>(key[i]);
+    const auto number = static_cast<uint8_t>(c - '0'), letter = static_cast<uint8_t>((c | 0x20) - 'a');
+    wrong |= static_cast<uint8_t>((number > 9) & (letter > 5));
+    digits[i] = number > 9 ? static_cast<uint8_t>(letter + 10) : number;
   }
-  return wrong >= 0;
+  for (size_t i = 0; i < kHashBytes / 4; ++i) {
+    uint64_t eight = 0;
+    std::memcpy(&eight, digits + 8 * i, 8);
+    const uint32_t four = joined_digits(eight);
+    std::memcpy(hash + 4 * i, &four, 4);
+  }
+  return wrong == 0;
 }
 
 PageHash page_hash(std::string_view key) {

@@ -86,8 +86,7 @@ def test_objects_are_what_numpy_makes_of_the_pool(geometry: tuple[Case, int, int
     pages = pool.size // case.page_size
     for page in {0, 1, pages - 1}:
         for shard, pieces, size_bytes in zip(shards, plan.affine_plan, plan.object_bytes, strict=True):
-            slot = page * case.page_size
-            gathered = b"".join(ctypes.string_at(base + stride * slot, size) for base, stride, size in pieces)
+            gathered = b"".join(ctypes.string_at(base + stride * page, size) for base, stride, size in pieces)
             assert len(gathered) == size_bytes
             assert gathered == in_canonical_order(pool, page, shard, case.heads // groups)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sglang_harness.case import Case
+from sglang_harness.engine import Engine
 from sglang_harness.worker_process import WorkerProcess
 
 from support.processes import Cluster
@@ -226,3 +227,20 @@ def test_a_pipeline_stage_loads_its_own_layers_and_never_another_stages(
     second = write(workers, cases[1])
     check_loaded(workers, cases[0], first)
     check_loaded(workers, cases[1], second)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [*((model, {}) for model in PAGE_SIZES), ("deepseek_v4", {"model_fields": LOW_RATIOS})],
+)
+def test_where_pages_lie_is_known_of_every_pool_without_asking_it_in_each_call(
+    model: str, fields: dict[str, Any]
+) -> None:
+    options = {"masters": "127.0.0.1:1"}
+    fields = fields | (WINDOW if model == "deepseek_v4" else {})
+    case = Case(model=model, page_size=PAGE_SIZES[model], pages=PAGES, heads=2, options=options, **fields)
+    with Engine(case) as engine:
+        pools = engine.backend._side_pools._pools
+        assert pools
+        asked = [name for name, pool in pools.items() if pool.plan.affine_plan is None]
+    assert not asked

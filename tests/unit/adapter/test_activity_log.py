@@ -27,7 +27,8 @@ class Rig:
     def lines(self, caplog: pytest.LogCaptureFixture) -> list[str]:
         caplog.clear()
         with caplog.at_level(logging.INFO, "hicache_adapter"):
-            self.log.look()
+            if self.log.is_due():
+                self.log.speak()
         return [record.getMessage() for record in caplog.records]
 
 

@@ -44,7 +44,7 @@ class Store:
 class Rig:
     def __init__(self) -> None:
         self.store = Store()
-        self.weights = SimpleNamespace(current=lambda: "7", may_store=lambda version: self.may_store)
+        self.weights = SimpleNamespace(may_store=lambda version: self.may_store)
         self.may_store = True
         recorder = SimpleNamespace(loaded=lambda *of: None, stored=lambda *of: None, watch=lambda name: None)
         log = ThrottledLog(logging.getLogger("hicache_adapter"))
@@ -75,26 +75,28 @@ def transfer(keys: Sequence[str] = KEYS, name: str = "win", where: Sequence[str]
 
 
 def test_a_pool_that_can_not_be_asked_allows_nothing(rig: Rig) -> None:
-    assert rig.pools.hits(KEYS, 4, [transfer()], Deadline(1000)).hit_pages == 4
-    assert rig.pools.hits(KEYS, 4, [transfer(name="unknown")], Deadline(1000)).hit_pages == 0
+    assert rig.pools.hits(KEYS, 4, [transfer()], Deadline(1000), "7").hit_pages == 4
+    assert rig.pools.hits(KEYS, 4, [transfer(name="unknown")], Deadline(1000), "7").hit_pages == 0
     rig.store.fails = True
-    assert rig.pools.hits(KEYS, 4, [transfer()], Deadline(1000)).hit_pages == 0
+    assert rig.pools.hits(KEYS, 4, [transfer()], Deadline(1000), "7").hit_pages == 0
 
 
 def test_pages_of_unknown_weights_are_not_stored(rig: Rig) -> None:
     rig.may_store = False
-    assert rig.pools.put([transfer()], 0, Deadline(1000)) == {"win": [False] * 4}
+    assert rig.pools.put([transfer()], 0, Deadline(1000), "7") == {"win": [False] * 4}
     assert rig.store.puts == []
 
 
 def test_two_transfers_of_one_pool_are_answered_one_after_the_other(rig: Rig) -> None:
-    answers = rig.pools.put([transfer(KEYS[:1], where=["bad"]), transfer(KEYS[1:3])], 0, Deadline(1000))
+    answers = rig.pools.put([transfer(KEYS[:1], where=["bad"]), transfer(KEYS[1:3])], 0, Deadline(1000), "7")
     assert answers == {"win": [False, True, True]}
 
 
 def test_a_page_behind_one_that_is_bad_keeps_its_depth(rig: Rig) -> None:
     where = ["slot", "bad", "slot", "slot"]
-    assert rig.pools.put([transfer(where=where)], 5, Deadline(1000)) == {"win": [True, False, True, True]}
+    assert rig.pools.put([transfer(where=where)], 5, Deadline(1000), "7") == {
+        "win": [True, False, True, True]
+    }
     stored = {key: depth + at for keys, depth in rig.store.puts for at, key in enumerate(keys)}
     assert stored == {KEYS[0]: 5, KEYS[2]: 7, KEYS[3]: 8}
 
@@ -104,10 +106,12 @@ def test_a_call_for_more_pages_than_a_request_takes_is_several_requests(
 ) -> None:
     monkeypatch.setattr(side_pools, "KEYS_MAX", 3)
     where = ["slot", "slot", "slot", "bad"]
-    assert rig.pools.put([transfer(where=where)], 5, Deadline(1000)) == {"win": [True, True, True, False]}
+    assert rig.pools.put([transfer(where=where)], 5, Deadline(1000), "7") == {
+        "win": [True, True, True, False]
+    }
     monkeypatch.setattr(side_pools, "ENTRIES_MAX", 2)
     rig.store.puts.clear()
-    assert rig.pools.put([transfer()], 5, Deadline(1000)) == {"win": [True] * 4}
+    assert rig.pools.put([transfer()], 5, Deadline(1000), "7") == {"win": [True] * 4}
     assert rig.store.puts == [(KEYS[:2], 5), (KEYS[2:], 7)]
 
 
@@ -117,7 +121,7 @@ def test_a_hit_policy_that_is_not_known_allows_nothing_and_is_said_in_one_line(
     strange = transfer()
     strange.hit_policy = "block_groups"
     for _ in range(3):
-        assert rig.pools.hits(KEYS, 4, [strange], Deadline(1000)).hit_pages == 0
+        assert rig.pools.hits(KEYS, 4, [strange], Deadline(1000), "7").hit_pages == 0
     (record,) = caplog.records
     assert "'win'" in record.getMessage() and "'block_groups' is not known" in record.getMessage()
     assert not record.exc_info

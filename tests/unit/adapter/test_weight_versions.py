@@ -16,7 +16,7 @@ import pytest
 
 from hicache_adapter import weight_versions
 from hicache_adapter.page_store import PageStore
-from hicache_adapter.weight_versions import VersionedStore, WeightVersions, served_path, served_version
+from hicache_adapter.weight_versions import VersionedStore, WeightVersions, served_weights
 from kvstore_client import WHOLE, Client, Identity
 from kvstore_client.throttle import ThrottledLog
 from support.waiting import wait_until
@@ -32,13 +32,18 @@ class Engine:
         self.version = ""
         self.path = "/models/1"
         self.weights = WeightVersions(
-            ThrottledLog(logging.getLogger("hicache_adapter")), lambda: self.version, lambda: self.path
+            ThrottledLog(logging.getLogger("hicache_adapter")), lambda: (self.version, self.path)
         )
 
     def stores(self) -> tuple[str, bool]:
         """As the backend does it in a call of set."""
-        version = self.weights.current()
+        version = self.weights.named()
+        assert version is not None
         return version, self.weights.may_store(version)
+
+    def are_named(self) -> bool:
+        """Whether anything may be stored or loaded."""
+        return self.weights.named() is not None
 
 
 @pytest.fixture
@@ -106,7 +111,7 @@ def test_a_thread_that_calls_for_the_first_time_after_an_update_is_as_old_as_it_
             engine.weights.look()
         elif seen_by == "the start":
             engine.weights = WeightVersions(
-                ThrottledLog(logging.getLogger()), lambda: engine.version, lambda: engine.path
+                ThrottledLog(logging.getLogger()), lambda: (engine.version, engine.path)
             )
         else:
             assert in_new_thread(engine.stores) == ("", True)
@@ -137,19 +142,19 @@ def test_the_refusal_says_once_what_to_do(caplog: pytest.LogCaptureFixture) -> N
 
 def test_weights_from_another_path_without_a_version_of_their_own_are_not_named() -> None:
     engine = Engine()
-    assert engine.weights.are_named()
+    assert engine.are_named()
     engine.path = "/models/2"
-    assert not engine.weights.are_named()
+    assert not engine.are_named()
     engine.version = "2"  # named afterwards, or a moment later: SGLang changes one after the other
-    assert engine.weights.are_named()
+    assert engine.are_named()
     engine.path = "/models/3"
-    assert not engine.weights.are_named()
+    assert not engine.are_named()
     engine.path, engine.version = "/models/1", ""
-    assert engine.weights.are_named(), "the first weights are back, under their own name"
+    assert engine.are_named(), "the first weights are back, under their own name"
     engine.path, engine.version = "/models/2", "2"
-    assert engine.weights.are_named()
+    assert engine.are_named()
     engine.path = ""
-    assert engine.weights.are_named(), "an engine that does not say"
+    assert engine.are_named(), "an engine that does not say"
 
 
 def test_weights_without_a_name_are_said_once_and_no_change_that_gets_its_name_at_once(
@@ -158,13 +163,13 @@ def test_weights_without_a_name_are_said_once_and_no_change_that_gets_its_name_a
     engine = Engine()
     with caplog.at_level(logging.ERROR, "hicache_adapter"):
         engine.path = "/models/2"
-        assert not engine.weights.are_named()
+        assert not engine.are_named()
         engine.version = "2"
-        assert engine.weights.are_named()
+        assert engine.are_named()
         assert not caplog.records
         monkeypatch.setattr(weight_versions, "_SAID_AFTER_S", 0.0)
         engine.path = "/models/3"
-        assert not any(engine.weights.are_named() for _ in range(10))
+        assert not any(engine.are_named() for _ in range(10))
     (record,) = caplog.records
     for said in ("/models/3", "/models/2", "/update_weight_version", "/flush_cache"):
         assert said in record.getMessage()
@@ -174,7 +179,7 @@ def test_paths_of_old_versions_do_not_pile_up() -> None:
     engine = Engine()
     for version in range(3000):
         engine.version, engine.path = str(version), f"/models/{version}"
-        assert engine.weights.are_named()
+        assert engine.are_named()
     assert len(engine.weights._paths) <= 1024
 
 
@@ -214,7 +219,7 @@ def test_stores_of_old_versions_do_not_pile_up(versioned_store: VersionedStore) 
 
 
 def test_outside_of_an_engine_the_weights_have_no_version() -> None:
-    assert served_version() == ""
+    assert served_weights()[0] == ""
 
 
 @pytest.mark.parametrize(("told", "version"), [("default", ""), (None, ""), ("", ""), ("7", "7")])
@@ -224,12 +229,12 @@ def test_the_engines_word_for_no_version_is_none(
     context = types.ModuleType("sglang.srt.runtime_context")
     context.get_serving = lambda: types.SimpleNamespace(weight_version=told)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", context)
-    assert served_version() == version
+    assert served_weights()[0] == version
 
 
 def test_where_the_weights_came_from_is_what_the_engine_says_now(monkeypatch: pytest.MonkeyPatch) -> None:
     context = types.ModuleType("sglang.srt.runtime_context")
     context.get_model = lambda: types.SimpleNamespace(model_path="/models/9")  # type: ignore[attr-defined]
-    assert served_path() == ""
+    assert served_weights()[1] == ""
     monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", context)
-    assert served_path() == "/models/9"
+    assert served_weights()[1] == "/models/9"
