@@ -38,10 +38,10 @@ class Backend(Protocol):
     @property
     def namespace_count(self) -> int: ...
     def namespaces(self) -> Iterable[NamespaceView]: ...
-    def place(self, body: bytes, preferred: int, avoided: Sequence[int] = ()) -> bytes:
+    def place(self, body: bytes, preferred: int, avoided: Sequence[int] = (), replicas: int = 1) -> bytes:
         """The fields of a PLACE reply. Raises RefusedError, or WireError of the native module.
 
-        `avoided`: indexes of the segments whose data ports do not serve the one who asks.
+        `avoided`: indexes of the segments whose data ports do not serve the one who asks. `replicas`: copies of each object.
         """
 
     async def open_namespace(self, identity: bytes, name: str) -> NamespaceReply: ...
@@ -194,7 +194,7 @@ class Standby:
         for ns, record in list(self._replay.current.items()):
             yield NamespaceView(ns, record.epoch, record.name, record.identity)
 
-    def place(self, body: bytes, preferred: int, avoided: Sequence[int] = ()) -> bytes:
+    def place(self, body: bytes, preferred: int, avoided: Sequence[int] = (), replicas: int = 1) -> bytes:
         self._roles.refuse_change()
 
     async def open_namespace(self, identity: bytes, name: str) -> NamespaceReply:

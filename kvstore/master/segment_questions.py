@@ -64,13 +64,23 @@ class SegmentQuestions:
             question.given[session] = answer
             self._waited(question, session)
 
-    async def ask(self, message_of: Callable[[int], Any], timeout_s: float = TIMEOUT_S) -> Answers:
-        """Puts `message_of(number of the question)` to all of them. Raises TooManyQuestions."""
+    async def ask(
+        self,
+        message_of: Callable[[int], Any],
+        timeout_s: float = TIMEOUT_S,
+        *,
+        segment_index: int | None = None,
+    ) -> Answers:
+        """Puts `message_of(number of the question)` to all of them, or to this one. Raises TooManyQuestions."""
         if len(self._questions) >= ASKED_MAX:
             raise TooManyQuestions(f"{ASKED_MAX} questions to the segments wait for answers: try again")
         self._count += 1
         number = self._count
-        asked = dict(self._respondents)
+        asked = {
+            session: each
+            for session, each in self._respondents.items()
+            if segment_index is None or each.segment_index == segment_index
+        }
         question = _Question(set(asked), asyncio.get_running_loop().create_future())
         self._questions[number] = question
         try:

@@ -1,4 +1,4 @@
-"""Answers to what a master asks a segment on behalf of operators."""
+"""Answers to what a master asks a segment, on behalf of operators or of its own."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ class KeepingStore(Protocol):
 
     def keep_namespace(self, ns: bytes, intent: int, ttl_ms: int) -> tuple[int, int, int]: ...
 
+    def drop_objects(self, ns: bytes, fingerprints: bytes) -> bytes: ...
+
     def retention(self) -> tuple[int, list[tuple[bytes, int, int, int, int, bool]]]: ...
 
 
@@ -24,6 +26,8 @@ def answer_to(store: KeepingStore, message: Any) -> Any | None:
     """The message that answers `message`; None for one that can't be, which a master of another release may have sent."""
     if message.WhichOneof("body") == "tell_retention":
         return _retention(store, message.tell_retention.question)
+    if message.WhichOneof("body") == "drop_objects":
+        return _dropped(store, message.drop_objects)
     asked = message.keep_objects
     if asked.intent not in list(Keep):
         return None
@@ -38,6 +42,14 @@ def answer_to(store: KeepingStore, message: Any) -> Any | None:
     return pb.SegmentMessage(
         kept=pb.Kept(question=asked.question, kept=kept, refused=refused, missing=missing)
     )
+
+
+def _dropped(store: KeepingStore, order: Any) -> Any | None:
+    try:
+        statuses = store.drop_objects(order.namespace, order.fingerprints)
+    except ValueError:
+        return None
+    return pb.SegmentMessage(dropped=pb.Dropped(question=order.question, statuses=statuses))
 
 
 def _retention(store: KeepingStore, question: int) -> Any:

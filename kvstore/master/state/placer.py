@@ -21,9 +21,13 @@ class Placer:
         self._candidates: dict[int, Candidate] = {}  # by segment index
         self._choosable: list[Candidate] = []  # the same
         self._version = -1  # of the membership that they are of
+        self.copies_beside = 0  # copies placed on a host that has one already, for there was no other
+        self.copies_short = 0  # copies asked for that no segment was there for
 
-    def place(self, now: float, body: bytes, preferred: int) -> bytes:
-        """The fields of a PLACE reply. Raises WireError of the native module."""
+    def place(self, now: float, body: bytes, preferred: int, replicas: int = 1) -> bytes:
+        """The fields of a PLACE reply, for so many copies of each object. Raises WireError of the native module."""
+        if replicas > 1:
+            return self._place_copies(now, body, preferred, replicas)
         index = self._state.index
         absent, demand_bytes = index.place_demand(body)
         chosen: list[Candidate] = []
@@ -33,6 +37,26 @@ class Placer:
             for candidate in chosen:
                 candidate.placed_bytes += demand_bytes // len(chosen)
         return index.place(body, [candidate.index for candidate in chosen], self._run_bytes)
+
+    def _place_copies(self, now: float, body: bytes, preferred: int, replicas: int) -> bytes:
+        index = self._state.index
+        candidates = self._placeable()
+        missing, demand_bytes = index.place_demand(body, replicas)
+        stripes: list[list[Candidate]] = []
+        if missing:
+            first_bytes = -(-demand_bytes // replicas)
+            runs = -(-first_bytes // self._run_bytes)
+            for first in self._policy.choose(now, candidates, preferred, first_bytes, runs):
+                copies = self._policy.choose_copies(now, candidates, first, replicas - 1)
+                stripes.append([first, *copies])
+            for stripe in stripes:
+                for candidate in stripe:
+                    candidate.placed_bytes += first_bytes // len(stripes)
+        indexes = [[candidate.index for candidate in stripe] for stripe in stripes]
+        reply, beside, short = index.place_copies(body, replicas, indexes, self._run_bytes)
+        self.copies_beside += beside
+        self.copies_short += short
+        return reply
 
     def reported(self, event: HeartbeatReceived) -> None:
         """A segment has said how full it is, and the state has heard of it."""
@@ -54,10 +78,15 @@ class Placer:
                     s.used_bytes,
                     s.fresh_since,
                     evicted_at=s.evicted_at,
+                    host=s.record.endpoint.host,
                 )
                 for s in self._state.segments
                 if s.placeable
             }
+            hosts: dict[str, int] = {}
+            for s in self._state.segments:
+                number = hosts.setdefault(s.record.endpoint.host, len(hosts) + 1)
+                self._state.index.set_host(s.index, number)
             self._choosable = list(self._candidates.values())
         shut = self._data_paths.shut
         if not shut:

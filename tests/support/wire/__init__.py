@@ -34,6 +34,8 @@ from support.wire.directory import (
     ExistsRequest,
     LookupReply,
     LookupRequest,
+    PlaceCopiesReply,
+    PlaceCopiesRequest,
     PlaceReply,
     PlaceRequest,
 )
@@ -58,6 +60,8 @@ __all__ = [
     "LookupReply",
     "LookupRequest",
     "PinRequest",
+    "PlaceCopiesReply",
+    "PlaceCopiesRequest",
     "PlaceReply",
     "PlaceRequest",
     "PullRequest",
