@@ -162,6 +162,8 @@ class SegmentStore:
         `intent` and `ttl_ms` as for PageClient.put."""
     def keep_namespace(self, ns: bytes, intent: int, ttl_ms: int) -> tuple[int, int, int]:
         """The same for all objects that are here now."""
+    def drop_objects(self, ns: bytes, fingerprints: bytes) -> bytes:
+        """A status an object: OK (dropped), MISS, or UNAVAILABLE where it is pinned or being read."""
     def retention(self) -> tuple[int, list[tuple[bytes, int, int, int, int, bool]]]:
         """(bytes that a namespace may have retained, [(namespace id, bytes and objects retained, objects demoted, retentions
         refused since the start, whether demotions are heeded)] of those that want something)."""
@@ -386,13 +388,20 @@ class DirectoryIndex:
         """Entries of a segment that does not serve are kept but not found. Segments serve until told otherwise."""
     def set_vouched(self, segment: int, vouched: bool) -> None:
         """Whether PLACE counts what a segment that serves holds as there. Segments are vouched for until told otherwise."""
+    def set_host(self, segment: int, host: int) -> None:
+        """Copies are kept apart by it: a number that the segments of one host share; 0: a host of its own."""
     def exists(self, body: bytes) -> bytes:
         """EXISTS request body -> the reply's own fields (after the prefix). ValueError when malformed."""
     def lookup(self, body: bytes) -> bytes: ...
     def place(self, body: bytes, segments: list[int], run_bytes: int) -> bytes:
         """PLACE: absent entries go to `segments` in turn, in runs of about run_bytes; an empty list refuses them."""
-    def place_demand(self, body: bytes) -> tuple[int, int]:
-        """(absent entries, their bytes): what the placement policy needs to know first."""
+    def place_copies(
+        self, body: bytes, replicas: int, stripes: list[list[int]], run_bytes: int
+    ) -> tuple[bytes, int, int]:
+        """PLACE of `replicas` (2 to 4) copies each, where `stripes` name the segments for first and further copies:
+        (reply, copies on a host that has one already, copies for which there was no segment)."""
+    def place_demand(self, body: bytes, replicas: int = 1) -> tuple[int, int]:
+        """(missing copies, their bytes): what the placement policy needs to know first."""
     def snapshot(self, segment: int, entries_max: int) -> DirectorySnapshot:
         """The segment's entries as ADD groups, in chunks of at most entries_max. The index may change meanwhile: what is
         there from the first chunk to the last is in one of them."""
@@ -404,6 +413,12 @@ class DirectoryIndex:
         """segment -> bytes that it has of the namespace; those that have none are left out."""
     def usage_of_namespace(self, ns: bytes) -> tuple[int, int]:
         """(entries, bytes)"""
+    def track_duplicates(self, pages_max: int) -> None:
+        """Notes pages of which a further copy is added, at most so many until they are taken; 0: none."""
+    def take_duplicates(self, pages_max: int) -> bytes:
+        """Fingerprints of some of them, 16 bytes each, the newest first."""
+    def vouched_holders(self, fingerprint: bytes) -> tuple[bytes, list[int]]:
+        """(namespace id, segments that PLACE would count as having it, 4 at most); no segments: nobody has."""
     def find(self, fingerprint: bytes) -> tuple[list[int], int] | None:
         """(segments, length), serving or not: for `stat`."""
     @property
@@ -556,8 +571,9 @@ class PageClient:
         intent: int = 0,
         ttl_ms: int = 0,
         stall_ms: int = 0,
+        replicas: int = 1,
     ) -> bytes:
-        """OK (written) or EXISTS (was there) are success. `depth`: position of the first key in its prefix. `intent`: 0 normal,
+        """OK (written) or EXISTS (was there) are success. `replicas`: copies of each, 1 to 4; one is enough. `depth`: position of the first key in its prefix. `intent`: 0 normal,
         1 retain (for `ttl_ms`; 0: the default of half an hour), 2 demote; a hint, which no answer depends on. `stall_ms` as for get."""
     def fetch(
         self, handle: int, pool: int, shards: bytes, hashes: bytes, deadline_ms: int, bytes_max: int

@@ -20,7 +20,7 @@ from kvstore_client.options import (
     resolve,
     text,
 )
-from kvstore_client.protocol import NAME_BYTES_MAX, PIN_MS_MAX, TOKEN_BYTES_MAX
+from kvstore_client.protocol import NAME_BYTES_MAX, PIN_MS_MAX, REPLICAS_MAX, TOKEN_BYTES_MAX
 from kvstore_client.suggestions import did_you_mean
 from kvstore_client.tokens import engine_secret
 
@@ -74,6 +74,14 @@ class ClientConfig:
     )
     run_bytes: int = integer(
         4 << 20, 64 << 10, 1 << 30, "bytes", "a batch goes to a segment in runs of about so many bytes"
+    )
+    replicas: int = integer(
+        1,
+        1,
+        REPLICAS_MAX,
+        "",
+        "copies of each object that puts ask for, on different hosts where there are such; one that is stored is enough "
+        "for a put to have worked",
     )
     put_digests: bool = flag(
         False,

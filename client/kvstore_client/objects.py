@@ -16,7 +16,7 @@ from kvstore_client.config import clamp_deadline_ms
 from kvstore_client.entries import BAD_ENTRY, runs_without_fault
 from kvstore_client.intent import Keep
 from kvstore_client.memory import BorrowedMemory
-from kvstore_client.protocol import ENTRIES_MAX, KEYS_MAX, Status
+from kvstore_client.protocol import ENTRIES_MAX, KEYS_MAX, REPLICAS_MAX, Status
 from kvstore_client.signal_handlers import is_from_signal_handler
 
 if TYPE_CHECKING:
@@ -71,11 +71,14 @@ class Objects(ABC):
         deadline_ms: float | None = None,
         keep: Keep = Keep.NORMAL,
         ttl_ms: int | None = None,
+        replicas: int | None = None,
     ) -> bool:
-        """Stores `value` if the key is absent. True when the key is readable now, whoever wrote it. `keep` and
-        `ttl_ms` as for batch_put.
+        """Stores `value` if the key is absent. True when the key is readable now, whoever wrote it. `keep`, `ttl_ms`
+        and `replicas` as for batch_put.
         """
-        return self.batch_put([key], [value], deadline_ms=deadline_ms, keep=keep, ttl_ms=ttl_ms)[0]
+        return self.batch_put(
+            [key], [value], deadline_ms=deadline_ms, keep=keep, ttl_ms=ttl_ms, replicas=replicas
+        )[0]
 
     def get(self, key: Any, *, deadline_ms: float | None = None) -> bytes | None:
         """The object's bytes, or None."""
@@ -111,17 +114,23 @@ class Objects(ABC):
         ack_committed: bool = True,
         keep: Keep = Keep.NORMAL,
         ttl_ms: int | None = None,
+        replicas: int | None = None,
     ) -> list[bool]:
         """Stores what is absent. `depth`: position of the first key in its prefix chain, a hint for eviction.
 
         With `ack_committed` (the default) True means that the object outlives a crash of the master; without,
         that a segment has it. `keep`: what is to become of all of them, those that were there already included,
         when space runs short; a hint as well, see batch_keep.
+
+        `replicas` (None: the client's setting; 4 at most): so many copies of each, on different hosts where there are
+        such; of what is there in fewer, the others. They are written at the same time, and one that is stored is
+        enough for True: those that the deadline cuts off, or nobody takes, are counted (`put_copies_short`).
         """
 
         first_depth = self._number("put", "depth", depth, DEPTH_MAX)
         wish = self._wish("put", keep, ttl_ms)
-        if first_depth is None or wish is None:
+        copies = self._copies(replicas)
+        if first_depth is None or wish is None or copies is None:
             return self._nothing_done("put", keys)
 
         def chunk(hashes: bytes, at: slice, left_ms: int) -> bytes:
@@ -137,6 +146,7 @@ class Objects(ABC):
                     first_depth + at.start,
                     self._texts(keys[at]),
                     *wish,
+                    replicas=copies,
                 )
 
         return self._truths("put", keys, chunk, DONE_STORED, deadline_ms, memory=values)
@@ -308,6 +318,7 @@ class Objects(ABC):
             keep,
             ttl_ms,
             stall_ms,
+            self._client.config.replicas,
         )
         self._client._say_troubles()
         return statuses
@@ -354,6 +365,15 @@ class Objects(ABC):
         intent = self._number(verb, "keep", keep, max(Keep))
         ttl = self._number(verb, "ttl_ms", 0 if ttl_ms is None else ttl_ms)
         return None if intent is None or ttl is None else (intent, ttl)
+
+    def _copies(self, replicas: Any) -> int | None:
+        if replicas is None:
+            return self._client.config.replicas
+        copies = self._number("put", "replicas", replicas, REPLICAS_MAX)
+        if copies == 0:
+            self._client._bad_argument("put", ValueError("replicas is at least 1"))
+            return None
+        return copies
 
     def _nothing_done(self, verb: str, keys: Sequence[Any]) -> list[bool]:
         return [False] * len(keys) if self._is_key_list(verb, keys) else []

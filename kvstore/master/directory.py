@@ -18,6 +18,7 @@ from kvstore.master.answers import Answers
 from kvstore.master.commit_watch import CommitWatch
 from kvstore.master.committer import Committer
 from kvstore.master.compaction import Compactor
+from kvstore.master.copy_trimmer import CopyTrimmer
 from kvstore.master.data_path_probe import DataPathProbes
 from kvstore.master.drains import Drains
 from kvstore.master.index_sweeper import sweep
@@ -108,6 +109,7 @@ class Directory:
         self._probes = DataPathProbes(self.state, self.data_paths, metrics)
         self._placer = Placer(self.state, policy, run_bytes, self.data_paths)
         self._quotas = QuotaKeeper(self.state, metrics)
+        self._trimmer = CopyTrimmer(self.state, self.questions, metrics)
         self._tasks = CoreTasks(on_failed)
         self._committing = CoreTasks(on_failed)  # ends after the others
         self._commits = CommitWatch()
@@ -119,6 +121,7 @@ class Directory:
         self._tasks.start_job(sweep(self.state.index), "directory-sweep")  # what a follower left over
         self._tasks.keep(self._probes.run, "directory-data-path-probes")
         self._tasks.keep(self.drains.run, "directory-drains")
+        self._tasks.keep(self._trimmer.run, "directory-copy-trimmer")
         self._tasks.keep(self._store_watch.run, "directory-store-watch")
         self._tasks.keep(self._store_watch.keep_up, "directory-store-upkeep")
 
@@ -249,12 +252,18 @@ class Directory:
             self._map_changed = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._map_changed)
 
-    def place(self, body: bytes, preferred: int, avoided: Sequence[int] = ()) -> bytes:
+    def place(self, body: bytes, preferred: int, avoided: Sequence[int] = (), replicas: int = 1) -> bytes:
         """The fields of a PLACE reply. Raises WireError of the native module."""
         if avoided:
             self._probes.avoided(avoided)
         refused = self._quotas.refuses(body[:NAMESPACE_BYTES])
-        return self._placer.place(time.monotonic(), body, preferred, refused=refused)
+        beside, short = self._placer.copies_beside, self._placer.copies_short
+        fields = self._placer.place(time.monotonic(), body, preferred, replicas, refused=refused)
+        if replicas > 1:
+            self._trimmer.wanted(body[:NAMESPACE_BYTES], replicas)
+            self._metrics.copies_beside.inc(self._placer.copies_beside - beside)
+            self._metrics.copies_short.inc(self._placer.copies_short - short)
+        return fields
 
     # ---- effects out ---------------------------------------------------------------------------------------
 

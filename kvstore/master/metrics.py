@@ -82,6 +82,19 @@ class MasterMetrics:
             "data_paths_shut",
             "Segments that get no new pages because their data port answers neither clients nor this master.",
         )
+        self.copies_beside = counter(
+            "copies_beside",
+            "Copies that went to a host with another copy of the same page, for no other host takes any.",
+        )
+        self.copies_short = counter(
+            "copies_short", "Copies that writers asked for and no segment was there to take."
+        )
+        self.copies_trimmed = counter(
+            "copies_trimmed", "Copies that nobody had asked for and that segments have dropped on order."
+        )
+        self.copies_to_trim = gauge(
+            "copies_to_trim", "Pages that may have too many copies, and wait for a look."
+        )
         self.metadata_bytes = gauge("metadata_bytes", "Size of the metadata store.")
         self.metadata_space = gauge(
             "metadata_space",

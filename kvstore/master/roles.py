@@ -43,10 +43,10 @@ class Backend(Protocol):
     def used(self, ns: bytes) -> None:
         """Somebody asks for what the namespace holds."""
 
-    def place(self, body: bytes, preferred: int, avoided: Sequence[int] = ()) -> bytes:
+    def place(self, body: bytes, preferred: int, avoided: Sequence[int] = (), replicas: int = 1) -> bytes:
         """The fields of a PLACE reply. Raises RefusedError, or WireError of the native module.
 
-        `avoided`: indexes of the segments whose data ports do not serve the one who asks.
+        `avoided`: indexes of the segments whose data ports do not serve the one who asks. `replicas`: copies of each object.
         """
 
     async def open_namespace(self, identity: bytes, name: str) -> NamespaceReply: ...
@@ -207,7 +207,7 @@ class Standby:
     def quotas(self) -> Iterable[QuotaRecord]:
         return list(self._replay.quotas.values())
 
-    def place(self, body: bytes, preferred: int, avoided: Sequence[int] = ()) -> bytes:
+    def place(self, body: bytes, preferred: int, avoided: Sequence[int] = (), replicas: int = 1) -> bytes:
         self._roles.refuse_change()
 
     async def open_namespace(self, identity: bytes, name: str) -> NamespaceReply:

@@ -1,4 +1,4 @@
-"""Answers to what a master asks a segment on behalf of operators."""
+"""Answers to what a master asks a segment, on behalf of operators or of its own."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class KeepingStore(Protocol):
         self, after: tuple[int, int, int] | None, entries_max: int
     ) -> tuple[bytes, tuple[int, int, int], bool]: ...
 
+    def drop_objects(self, ns: bytes, fingerprints: bytes) -> bytes: ...
+
     def retention(self) -> tuple[int, list[tuple[bytes, int, int, int, int, bool]]]: ...
 
 
@@ -32,6 +34,8 @@ def answer_to(store: KeepingStore, message: Any) -> Any | None:
         return _retention(store, message.tell_retention.question)
     if message.WhichOneof("body") == "tell_hottest":
         return _hottest(store, message.tell_hottest)
+    if message.WhichOneof("body") == "drop_objects":
+        return _dropped(store, message.drop_objects)
     asked = message.keep_objects
     if asked.intent not in list(Keep):
         return None
@@ -60,6 +64,14 @@ def _hottest(store: KeepingStore, asked: Any) -> Any:
             last=last,
         )
     )
+
+
+def _dropped(store: KeepingStore, order: Any) -> Any | None:
+    try:
+        statuses = store.drop_objects(order.namespace, order.fingerprints)
+    except ValueError:
+        return None
+    return pb.SegmentMessage(dropped=pb.Dropped(question=order.question, statuses=statuses))
 
 
 def _retention(store: KeepingStore, question: int) -> Any:

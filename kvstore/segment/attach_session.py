@@ -255,7 +255,7 @@ class AttachSession:
             if kind == "retire_namespaces":
                 retired = message.retire_namespaces
                 await self._retire(call, retired.namespaces, retired.barrier)
-            elif kind in ("keep_objects", "tell_retention", "tell_hottest"):
+            elif kind in ("keep_objects", "tell_retention", "tell_hottest", "drop_objects"):
                 # In a thread: a whole namespace takes a while.
                 answer = await asyncio.to_thread(answer_to, self._store, message)
                 if answer is not None:

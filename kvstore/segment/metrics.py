@@ -46,6 +46,7 @@ _STORE_COUNTERS = {
     "misses": "Reads of objects that are not here.",
     "exists_hits": "Existence probes that found their object.",
     "evicted_objects": "Objects evicted.",
+    "dropped_objects": "Copies dropped because the directory has others.",
     "evicted_bytes": "Bytes evicted.",
     "digest_mismatches": "Objects whose bytes did not match their digest: refused at put, or quarantined.",
     "conflicts": "Puts of a key that is there with another length.",

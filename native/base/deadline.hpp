@@ -72,12 +72,16 @@ class Deadline {
     return deadline;
   }
 
-  // The same end, but a wait without any progress gives up after `ms`: what a probe of a doubtful peer runs under.
+  // The same end, but a wait without any progress gives up after `ms`, or what it had to if that is less: what a probe of a
+  // doubtful peer runs under, and a call that can go elsewhere.
   Deadline with_stall_ms(int ms) const {
     Deadline deadline = *this;
-    deadline.stall_ms_ = ms;
+    deadline.stall_ms_ = stall_ms_ > 0 ? std::min(stall_ms_, ms) : ms;
     return deadline;
   }
+
+  // Whether it would give up before its end.
+  bool may_stall_out() const { return stall_ms_ > 0; }
 
   // The earlier of the end and what a wait that begins now may go without progress.
   Deadline of_one_wait() const { return stall_ms_ > 0 ? within_ms(stall_ms_) : *this; }

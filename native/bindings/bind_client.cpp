@@ -195,7 +195,7 @@ wire::KeepWish wish_of(int intent, uint32_t ttl_ms) {
 
 nb::bytes put(PageClient& client, int handle, uint16_t pool, nb::bytes shards, nb::bytes hashes,
               const Pieces& memory, int64_t deadline_ms, bool ack_committed, uint32_t depth, nb::object texts,
-              int intent, uint32_t ttl_ms, uint32_t stall_ms) {
+              int intent, uint32_t ttl_ms, uint32_t stall_ms, uint32_t replicas) {
   Progress progress(stall_ms);
   Deadline deadline = Deadline::after_ms(deadline_ms);
   if (stall_ms > 0) deadline = deadline.while_moving(progress);
@@ -203,7 +203,9 @@ nb::bytes put(PageClient& client, int handle, uint16_t pool, nb::bytes shards, n
   check_memory(keys, memory);
   std::vector<std::string> text_copies;  // the list may change while the GIL is released
   std::vector<std::string_view> text_views;
-  PutOptions options{ack_committed, depth, nullptr, wish_of(intent, ttl_ms)};
+  if (replicas == 0 || replicas > wire::kReplicasMax)
+    value_error("replicas is a number from 1 to 4, not " + std::to_string(replicas));
+  PutOptions options{ack_committed, depth, nullptr, wish_of(intent, ttl_ms), replicas};
   if (!texts.is_none()) {
     text_copies = nb::cast<std::vector<std::string>>(texts);
     if (text_copies.size() != keys.key_count)
@@ -455,7 +457,7 @@ void bind_client(nb::module_& m) {
       .def("put", &put, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
            nb::arg("memory"), nb::arg("deadline_ms"), nb::arg("ack_committed") = true, nb::arg("depth") = 0,
            nb::arg("texts") = nb::none(), nb::arg("intent") = 0, nb::arg("ttl_ms") = 0,
-           nb::arg("stall_ms") = 0)
+           nb::arg("stall_ms") = 0, nb::arg("replicas") = 1)
       .def("fetch", &fetch, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),
            nb::arg("deadline_ms"), nb::arg("bytes_max"))
       .def("remove", &remove, nb::arg("handle"), nb::arg("pool"), nb::arg("shards"), nb::arg("hashes"),

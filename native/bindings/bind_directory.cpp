@@ -53,13 +53,23 @@ nb::tuple apply(DirectoryIndex& self, uint32_t segment, nb::bytes groups) {
   return pair_of({applied.added, applied.removed});
 }
 
-nb::tuple place_demand(const DirectoryIndex& self, nb::bytes body) {
+nb::tuple place_demand(const DirectoryIndex& self, nb::bytes body, uint32_t replicas) {
   DirectoryIndex::Usage demand;
   {
     ReleasedGil nogil;
-    demand = self.place_demand(body.data(), body.size());
+    demand = self.place_demand(body.data(), body.size(), replicas);
   }
   return pair_of({demand.entries, demand.bytes});
+}
+
+nb::tuple place_copies(const DirectoryIndex& self, nb::bytes body, uint32_t replicas,
+                       const std::vector<std::vector<uint32_t>>& stripes, uint64_t run_bytes) {
+  DirectoryIndex::CopiesPlaced placed;
+  {
+    ReleasedGil nogil;
+    placed = self.place_copies(body.data(), body.size(), replicas, stripes, run_bytes);
+  }
+  return nb::make_tuple(to_bytes(placed.reply), placed.beside, placed.short_of);
 }
 
 nb::bytes next_chunk(DirectoryIndex::Snapshot& self) {
@@ -101,6 +111,25 @@ nb::dict namespace_parts(const DirectoryIndex& self, nb::bytes ns) {
   return out;
 }
 
+nb::bytes take_duplicates(DirectoryIndex& self, size_t pages_max) {
+  std::vector<Fingerprint> taken;
+  {
+    ReleasedGil nogil;
+    taken = self.take_duplicates(pages_max);
+  }
+  return nb::bytes(reinterpret_cast<const char*>(taken.data()), taken.size() * kFingerprintBytes);
+}
+
+nb::tuple vouched_holders(const DirectoryIndex& self, nb::bytes fingerprint) {
+  if (fingerprint.size() != kFingerprintBytes) throw nb::value_error("a fingerprint has 16 bytes");
+  Fingerprint f;
+  std::memcpy(&f, fingerprint.data(), kFingerprintBytes);
+  const auto [ns, segments] = self.vouched_holders(f);
+  nb::list holders;
+  for (const uint32_t segment : segments) holders.append(segment);
+  return nb::make_tuple(nb::bytes(ns.data(), ns.size()), holders);
+}
+
 nb::object find(const DirectoryIndex& self, nb::bytes fingerprint) {
   if (fingerprint.size() != kFingerprintBytes) throw nb::value_error("a fingerprint has 16 bytes");
   Fingerprint f;
@@ -138,6 +167,7 @@ void bind_directory(nb::module_& m) {
       .def("clear", &DirectoryIndex::clear, nogil)
       .def("set_serving", &DirectoryIndex::set_serving, nb::arg("segment"), nb::arg("serving"), nogil)
       .def("set_vouched", &DirectoryIndex::set_vouched, nb::arg("segment"), nb::arg("vouched"), nogil)
+      .def("set_host", &DirectoryIndex::set_host, nb::arg("segment"), nb::arg("host"), nogil)
       .def(
           "exists",
           [](const DirectoryIndex& self, nb::bytes body) {
@@ -157,7 +187,9 @@ void bind_directory(nb::module_& m) {
             return body_of([&] { return self.place(body.data(), body.size(), segments, run_bytes); });
           },
           nb::arg("body"), nb::arg("segments"), nb::arg("run_bytes"))
-      .def("place_demand", &place_demand, nb::arg("body"))
+      .def("place_copies", &place_copies, nb::arg("body"), nb::arg("replicas"), nb::arg("stripes"),
+           nb::arg("run_bytes"))
+      .def("place_demand", &place_demand, nb::arg("body"), nb::arg("replicas") = 1)
       .def(
           "snapshot",
           [](DirectoryIndex& self, uint32_t segment, uint32_t entries_max) {
@@ -168,6 +200,9 @@ void bind_directory(nb::module_& m) {
       .def("namespace_usage", &namespace_usage)
       .def("namespace_parts", &namespace_parts, nb::arg("ns"))
       .def("usage_of_namespace", &usage_of_namespace, nb::arg("ns"))
+      .def("track_duplicates", &DirectoryIndex::track_duplicates, nb::arg("pages_max"), nogil)
+      .def("take_duplicates", &take_duplicates, nb::arg("pages_max"))
+      .def("vouched_holders", &vouched_holders, nb::arg("fingerprint"))
       .def("find", &find, nb::arg("fingerprint"))
       .def_prop_ro("entry_count", &DirectoryIndex::entry_count)
       .def_prop_ro("memory_bytes", &DirectoryIndex::memory_bytes);

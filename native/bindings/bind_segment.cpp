@@ -200,6 +200,16 @@ nb::tuple keep_objects(SegmentStore& store, nb::bytes ns, nb::bytes fingerprints
   return nb::make_tuple(counts.kept, counts.refused, counts.missing);
 }
 
+nb::bytes drop_objects(SegmentStore& store, nb::bytes ns, nb::bytes fingerprints) {
+  if (fingerprints.size() % kFingerprintBytes != 0)
+    throw nb::value_error("fingerprints come in 16 bytes each");
+  const NamespaceId id = exactly<kNamespaceBytes>(ns, "a namespace id");
+  std::vector<Fingerprint> fps(fingerprints.size() / kFingerprintBytes);
+  if (!fps.empty()) std::memcpy(fps.data(), fingerprints.data(), fingerprints.size());
+  const SegmentStore::Statuses statuses = without_gil([&] { return store.drop_objects(id, fps); });
+  return nb::bytes(reinterpret_cast<const char*>(statuses.data()), statuses.size());
+}
+
 nb::tuple keep_namespace(SegmentStore& store, nb::bytes ns, int intent, uint32_t ttl_ms) {
   const NamespaceId id = exactly<kNamespaceBytes>(ns, "a namespace id");
   const wire::KeepWish wish = wish_of(intent, ttl_ms);
@@ -303,6 +313,7 @@ void bind_segment(nb::module_& m) {
       .def("set_quotas", &set_quotas, "limits"_a)
       .def("evict_bytes", &SegmentStore::evict_bytes, "wanted_bytes"_a, released)
       .def("keep_objects", &keep_objects, "ns"_a, "fingerprints"_a, "intent"_a, "ttl_ms"_a)
+      .def("drop_objects", &drop_objects, "ns"_a, "fingerprints"_a)
       .def("keep_namespace", &keep_namespace, "ns"_a, "intent"_a, "ttl_ms"_a)
       .def("retention", &retention)
       .def("budget_usage", &budget_usage)

@@ -82,6 +82,11 @@ bool CircuitBreaker::refusing(Time now) const {
   return state_ == State::kHalfOpen || (state_ == State::kOpen && now < open_until_);
 }
 
+bool CircuitBreaker::closed() const {
+  const MutexLock lock(mutex_);
+  return state_ == State::kClosed;
+}
+
 int64_t CircuitBreaker::backoff_ms() const {
   const MutexLock lock(mutex_);
   return backoff_ms_;

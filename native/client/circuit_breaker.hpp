@@ -42,6 +42,8 @@ class CircuitBreaker {
 
   // Whether admit() would refuse now.
   bool refusing(Time now) const;
+  // Whether the last that was heard of the peer was good.
+  bool closed() const;
   int64_t backoff_ms() const;  // of the current or last open phase, before jitter; 0 when closed by a success
 
  private:

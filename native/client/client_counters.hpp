@@ -6,6 +6,8 @@
 //   <call>_failures                  entries answered otherwise: TIMEOUT, UNAVAILABLE, DIGEST_MISMATCH, CONFLICT, ...
 //   <call>_bytes                     bytes of the hits, for get, put and fetch
 //   put_exists                       of put_hits: entries that were there already
+//   put_copies                       copies beyond the first that segments stored or had, of puts that want several
+//   put_copies_short                 copies that such puts wanted and that are not there
 //   put_conflicts                    entries whose key is taken by an object of another length
 //   keep_refused                     entries that a segment has and does not keep as a put or keep asked: over its budget
 //   keep_unsupported                 entries of puts and keeps whose intent a segment of an earlier release does not take
@@ -16,6 +18,7 @@
 //   protocol_errors                  replies that broke the protocol; their connections were closed
 //   breaker_open                     times a peer's circuit breaker opened
 //   breaker_refusals                 entries (requests to a master) kept from a peer by its open breaker
+//   holders_silent                   entries whose holder was silent for so long that another one was asked within the same call
 //   digest_mismatches                bytes received that do not have their digest; never served
 //   generation_mismatches            same-host copies that lost the race with a change of their slot
 //   suspects_confirmed               digest mismatches that the segment confirmed and quarantined
@@ -60,6 +63,8 @@ enum class Counter : uint8_t {
   kPutBytes,
   kPutExists,
   kPutConflicts,
+  kPutCopies,
+  kPutCopiesShort,
   kExistsCalls,
   kExistsKeys,
   kExistsHits,
@@ -90,6 +95,7 @@ enum class Counter : uint8_t {
   kProtocolErrors,
   kBreakerOpen,
   kBreakerRefusals,
+  kHoldersSilent,
   kDigestMismatches,
   kGenerationMismatches,
   kSuspectsConfirmed,

@@ -1,7 +1,10 @@
 #include "client/cluster.hpp"
 
 #include <algorithm>
+#include <array>
 #include <functional>
+#include <random>
+#include <tuple>
 
 namespace kvstore {
 namespace {
@@ -10,6 +13,12 @@ using wire::Status;
 
 // With replicas of the directory at different epochs the map would otherwise be fetched with every call.
 constexpr int64_t kMapIntervalMs = 100;
+
+// Numbers that differ little come out in no order.
+uint64_t spread(uint64_t x) {
+  x = (x ^ x >> 33) * 0xff51afd7ed558ccdull;
+  return x ^ x >> 33;
+}
 
 }  // namespace
 
@@ -32,7 +41,8 @@ Cluster::Cluster(std::vector<PeerAddress> masters, const PageClientOptions& opti
           {context_.hello, options.connect_timeout_ms, {options.backoff_ms_min, options.backoff_ms_max}},
           counters),
       peers_(context_, transports_, {options.backoff_ms_min, options.backoff_ms_max}),
-      locations_(options.location_cache_entries) {}
+      locations_(options.location_cache_entries),
+      own_order_(std::random_device{}()) {}
 
 Cluster::~Cluster() {
   peers_.clear();  // hands the transports to the workers
@@ -64,26 +74,41 @@ Status Cluster::locate(const NamespaceId& ns, const std::vector<Fingerprint>& fi
                        std::vector<ObjectLocation>* where) {
   DirectoryClient::Holders holders;
   Status status =
-      directory_.lookup(ns, fingerprints_of(fingerprints, entries), kReplicasTried, deadline, &holders);
+      directory_.lookup(ns, fingerprints_of(fingerprints, entries), wire::kReplicasMax, deadline, &holders);
   if (status == Status::kOk) status = refresh_map(deadline);
   if (status != Status::kOk) return status;
   PeerFinder finder(*this, deadline);
+  struct Ranked {
+    bool far;
+    bool troubled;
+    uint64_t order;
+    uint32_t segment;
+    bool operator<(const Ranked& o) const {
+      return std::tie(far, troubled, order) < std::tie(o.far, o.troubled, o.order);
+    }
+  };
   for (size_t i = 0; i < entries.size(); ++i) {
     ObjectLocation found;
-    size_t kept = 0;
-    for (uint32_t r = 0; r < kReplicasTried; ++r) {
-      const uint32_t segment = holders.segment(r, i);
-      if (segment != wire::kNoSegment && finder.find(segment) != nullptr) found.segments[kept++] = segment;
-    }
     found.length = holders.lengths[i];
-    if (kept == 2) {
-      // A segment on this host first; else the key decides, so that the readers of a page share the load of
-      // its replicas.
-      const bool first_near = finder.find(found.segments[0])->same_host();
-      const bool second_near = finder.find(found.segments[1])->same_host();
-      const bool odd = (fingerprints[entries[i]].hi & 1) != 0;
-      if (second_near != first_near ? second_near : odd) std::swap(found.segments[0], found.segments[1]);
+    std::array<Ranked, wire::kReplicasMax> ranked;
+    size_t kept = 0;
+    for (uint32_t r = 0; r < wire::kReplicasMax; ++r) {
+      const uint32_t segment = holders.segment(r, i);
+      if (segment == wire::kNoSegment) break;
+      const std::shared_ptr<SegmentPeer>& peer = finder.find(segment);
+      if (peer != nullptr) ranked[kept++] = {false, false, 0, segment};
     }
+    if (kept > 1) {
+      const uint64_t own = fingerprints[entries[i]].hi ^ own_order_;
+      for (size_t k = 0; k < kept; ++k) {
+        const SegmentPeer& peer = *finder.find(ranked[k].segment);
+        ranked[k].far = !peer.same_host();
+        ranked[k].troubled = peer.troubled();
+        ranked[k].order = spread(own + ranked[k].segment);
+      }
+      std::sort(ranked.begin(), ranked.begin() + static_cast<ptrdiff_t>(kept));
+    }
+    for (size_t k = 0; k < std::min<size_t>(kept, kReplicasTried); ++k) found.segments[k] = ranked[k].segment;
     (*where)[entries[i]] = found;
   }
   return Status::kOk;
@@ -93,7 +118,7 @@ std::vector<Cluster::Part> Cluster::parts_of(const SegmentGroups& groups, const 
   std::vector<Part> parts;
   parts.reserve(groups.size());
   for (const auto& [segment, group] : groups) {
-    parts.push_back({group.peer, prototype});
+    parts.push_back({group.peer, prototype, segment});
     parts.back().batch.entries = group.entries;
   }
   return parts;
@@ -105,7 +130,7 @@ void send(Cluster::Part& part, const Deadline& deadline) {
   if (part.peer == nullptr)
     part.batch.set_all(Status::kUnavailable);
   else
-    part.peer->submit(part.batch, deadline);
+    part.peer->submit(part.batch, part.stall_ms > 0 ? deadline.with_stall_ms(part.stall_ms) : deadline);
 }
 
 }  // namespace

@@ -46,8 +46,8 @@ class Cluster {
   wire::Status refresh_map(const Deadline& deadline);
   wire::Status fetch_map(const Deadline& deadline);
 
-  // Fills (*where)[entry] for `entries` from the directory, the best segment first; entries it does not know
-  // are left without one.
+  // Fills (*where)[entry] for `entries` from the directory, the best segments first: on this host, without trouble, then as
+  // client and key have it, so that the readers of a page share its holders. Entries it does not know are left without one.
   wire::Status locate(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints,
                       const std::vector<uint32_t>& entries, const Deadline& deadline,
                       std::vector<ObjectLocation>* where);
@@ -56,6 +56,8 @@ class Cluster {
   struct Part {
     std::shared_ptr<SegmentPeer> peer;
     TransportBatch batch;
+    uint32_t segment = wire::kNoSegment;  // its index
+    int stall_ms = 0;                     // how long it may wait there without progress; 0: to the deadline
   };
   // `prototype` has all but the entries.
   static std::vector<Part> parts_of(const SegmentGroups& groups, const TransportBatch& prototype);
@@ -87,6 +89,7 @@ class Cluster {
   SegmentPeers peers_;
   LocationCache locations_;
   GuessLuck guesses_;
+  const uint64_t own_order_;  // what the clients of a page differ in when its holders are equals
 
   Mutex map_mutex_;
   std::optional<uint64_t> map_epoch_ GUARDED_BY(map_mutex_);  // none until the first map is there

@@ -197,22 +197,31 @@ Status DirectoryClient::lookup(const NamespaceId& ns, const std::vector<Fingerpr
 
 Status DirectoryClient::place(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints,
                               const std::vector<uint32_t>& lengths, uint32_t preferred,
-                              const std::vector<uint32_t>& avoided, const Deadline& deadline,
-                              std::vector<uint32_t>* segments) {
+                              const std::vector<uint32_t>& avoided, uint32_t replicas,
+                              const Deadline& deadline, std::vector<uint32_t>* segments) {
   const size_t n = fingerprints.size();
-  wire::Writer body(20 + n * (kFingerprintBytes + sizeof(uint32_t)) + avoided.size() * sizeof(uint32_t));
+  wire::Writer body(24 + n * (kFingerprintBytes + sizeof(uint32_t)) + avoided.size() * sizeof(uint32_t));
   body.raw(ns.data(), ns.size()).u32(static_cast<uint32_t>(n)).u32(preferred);
   body.raw(lengths.data(), n * sizeof(uint32_t));
   write_fingerprints(body, fingerprints);
-  if (!avoided.empty()) {
+  if (!avoided.empty() || replicas > 1) {
     body.u32(static_cast<uint32_t>(avoided.size()));
     body.raw(avoided.data(), avoided.size() * sizeof(uint32_t));
   }
-  return call(Op::kPlace, body, 8 + n * sizeof(uint32_t), deadline, [&](const FrameReply& reply) {
+  if (replicas > 1) body.u32(replicas);
+  const size_t fields_bytes = 8 + n * sizeof(uint32_t) * replicas + (replicas > 1 ? 8 : 0);
+  return call(Op::kPlace, body, fields_bytes, deadline, [&](const FrameReply& reply) {
     wire::Reader reader = reply.reader();
     wire::check_count(reader, n);
     reader.u32("reserved");
     read_u32s(reader, n, segments);
+    if (replicas == 1 || reader.left() == 0) return;
+    if (reader.u32("replicas") != replicas)
+      throw wire::WireError(Status::kBadRequest, "another number of replicas");
+    reader.u32("reserved");
+    std::vector<uint32_t> further;
+    read_u32s(reader, n * (replicas - 1), &further);
+    segments->insert(segments->end(), further.begin(), further.end());
   });
 }
 

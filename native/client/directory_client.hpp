@@ -50,9 +50,11 @@ class DirectoryClient {
                       const Deadline& deadline, Holders* holders);
   // segments[i]: an index, wire::kNoSegment, wire::kAlreadyThere or wire::kOtherLength. `avoided`: those that do not serve this
   // client, at most wire::kAvoidedMax: the master looks whether they serve anybody.
+  // `replicas`: copies of each, at most wire::kReplicasMax. segments[r * n + i] is for copy r of entry i, and wire::kNoSegment where
+  // there is none; masters of earlier releases answer one copy.
   wire::Status place(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints,
                      const std::vector<uint32_t>& lengths, uint32_t preferred,
-                     const std::vector<uint32_t>& avoided, const Deadline& deadline,
+                     const std::vector<uint32_t>& avoided, uint32_t replicas, const Deadline& deadline,
                      std::vector<uint32_t>* segments);
   wire::Status fetch_map(const Deadline& deadline, SegmentMap* map);
 

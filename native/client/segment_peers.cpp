@@ -59,6 +59,10 @@ void SegmentPeer::note_no_space() {
   no_puts_until_us_.store(now_us() + kNoSpaceBackoffMs * 1000, std::memory_order_relaxed);
 }
 
+bool SegmentPeer::to_be_spared() const {
+  return !breaker_.closed() || now_us() < spared_until_us_.load(std::memory_order_relaxed);
+}
+
 bool SegmentPeer::readable() const {
   const MutexLock lock(mutex_);
   return record_.readable();
@@ -165,7 +169,24 @@ void SegmentPeer::submit(TransportBatch& batch, const Deadline& call_deadline) {
   }
   if (status == NetStatus::kOk) {
     breaker_.success(ticket);
+    silent_.store(false, std::memory_order_relaxed);
+    spared_until_us_.store(0, std::memory_order_relaxed);
+    if (batch.kind == BatchKind::kGet) {
+      uint64_t bytes = 0;
+      for (const uint32_t entry : batch.entries)
+        if (batch.status(entry) == wire::Status::kOk) bytes += batch.memory->entry_bytes(entry);
+      const auto now = Deadline::Clock::now();
+      if (bytes > 0) pace_.served(bytes, now - began, now);
+    }
     works();
+    return;
+  }
+  if (status == NetStatus::kTimeout && call_deadline.may_stall_out() && !call_deadline.expired()) {
+    // Too slow for a call that goes elsewhere now: others may have nowhere to go, and decide for themselves.
+    silent_.store(true, std::memory_order_relaxed);
+    spared_until_us_.store(now_us() + kSilentBackoffMs * 1000, std::memory_order_relaxed);
+    context_.counters.add(Counter::kHoldersSilent, batch.entries.size());
+    breaker_.cancel(ticket, Deadline::Clock::now());
     return;
   }
   if (tells_of_peer(status, deadline, began)) context_.counters.troubles.failed_somehow(subject(), status);

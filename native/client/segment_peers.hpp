@@ -10,6 +10,7 @@
 
 #include "base/mutex.hpp"
 #include "client/circuit_breaker.hpp"
+#include "client/peer_pace.hpp"
 #include "client/segment_map.hpp"
 #include "client/transport.hpp"
 
@@ -22,6 +23,8 @@ struct BreakerOptions {
 
 // How long a probe of a peer that failed may go without any progress.
 constexpr int kProbeStallMs = 250;
+// How long gets that can go elsewhere leave one alone that was silent.
+constexpr int64_t kSilentBackoffMs = 1000;
 // How long puts avoid a segment that had no room.
 constexpr int64_t kNoSpaceBackoffMs = 500;
 
@@ -39,6 +42,12 @@ class SegmentPeer {
 
   // Whether a batch submitted now would get to the peer at all.
   bool usable() const { return !breaker_.refusing(Deadline::Clock::now()); }
+  // It has failed, or been silent for longer than a call would wait that could go elsewhere, and has not answered since.
+  bool troubled() const { return !breaker_.closed() || silent_.load(std::memory_order_relaxed); }
+  // That was just now: whoever can go elsewhere does.
+  bool to_be_spared() const;
+  // How fast gets are served, lower is faster; 0: unknown.
+  uint64_t us_per_mib() const { return pace_.us_per_mib(Deadline::Clock::now()); }
   void note_no_space();
   // It has left the map: what was wrong with it is nobody's concern.
   void forget() const;
@@ -61,6 +70,7 @@ class SegmentPeer {
   TransportContext& context_;
   const TransportSet& transports_;
   CircuitBreaker breaker_;
+  PeerPace pace_;
   mutable Mutex mutex_;
   CondVar opened_;
   SegmentRecord record_ GUARDED_BY(mutex_);
@@ -68,6 +78,8 @@ class SegmentPeer {
   bool opening_ GUARDED_BY(mutex_) = false;
   std::atomic<bool> same_host_{false};
   std::atomic<int64_t> no_puts_until_us_{0};
+  std::atomic<bool> silent_{false};
+  std::atomic<int64_t> spared_until_us_{0};
 };
 
 class SegmentPeers {

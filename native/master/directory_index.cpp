@@ -130,6 +130,7 @@ bool DirectoryIndex::add(uint32_t segment, uint32_t ns, const Fingerprint& f, ui
     }
     return false;
   }
+  if (slot.head != kNoLocation && duplicates_.size() < duplicates_.capacity()) duplicates_.push_back(f);
   const uint32_t fresh = locations_.take();
   locations_[fresh] = Location{f, segment, length, ns, slot.head, kNoLocation, kNoLocation};
   locations_.push_front(owner.entries, fresh);
@@ -252,6 +253,29 @@ void DirectoryIndex::set_serving(uint32_t segment, bool serving) {
 void DirectoryIndex::set_vouched(uint32_t segment, bool vouched) {
   const MutexLock lock(mutex_);
   segment_at(segment).vouched = vouched;
+}
+
+void DirectoryIndex::set_host(uint32_t segment, uint32_t host) {
+  const MutexLock lock(mutex_);
+  segment_at(segment).host = host;
+}
+
+// ---- copies ----------------------------------------------------------------------------------------------
+
+void DirectoryIndex::track_duplicates(size_t pages_max) {
+  std::vector<Fingerprint> room;
+  room.reserve(pages_max);
+  const MutexLock lock(mutex_);
+  duplicates_.swap(room);
+}
+
+std::vector<Fingerprint> DirectoryIndex::take_duplicates(size_t pages_max) {
+  std::vector<Fingerprint> taken;
+  const MutexLock lock(mutex_);
+  const size_t count = std::min(pages_max, duplicates_.size());
+  taken.assign(duplicates_.rbegin(), duplicates_.rbegin() + static_cast<ptrdiff_t>(count));
+  duplicates_.resize(duplicates_.size() - count);
+  return taken;
 }
 
 // ---- totals ----------------------------------------------------------------------------------------------

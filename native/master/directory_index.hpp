@@ -31,13 +31,19 @@ class DirectoryIndex {
  public:
   // Indexes are never reused, so this bounds a master's life.
   static constexpr uint32_t kSegmentsMax = 1u << 20;
-  static constexpr uint32_t kReplicasMax = 4;  // of one LOOKUP
+  static constexpr uint32_t kReplicasMax = wire::kReplicasMax;
 
   struct Applied {
     uint64_t added = 0;    // entries that were not there before
     uint64_t removed = 0;  // entries that were there
   };
   using Usage = kvstore::Usage;
+  // Answers to a PLACE that asks for several copies.
+  struct CopiesPlaced {
+    wire::Writer reply{0};
+    uint64_t beside = 0;    // copies on a host that has one already: there was no other
+    uint64_t short_of = 0;  // copies of what is named or there for which there was no segment
+  };
   struct Found {
     std::vector<uint32_t> segments;
     uint32_t length = 0;
@@ -73,6 +79,15 @@ class DirectoryIndex {
   // one.
   uint64_t sweep(uint64_t entries_max);
 
+  // From now on notes pages of which a further copy is added, `pages_max` at most until they are taken; 0: none, and forgets those
+  // that it has.
+  void track_duplicates(size_t pages_max);
+  // Some of them, the newest first; at most `pages_max`.
+  std::vector<Fingerprint> take_duplicates(size_t pages_max);
+  // The holders that serve, are vouched for and agree on the length, at most kReplicasMax, and the namespace that the first of them
+  // has the page in; none when there is no such holder.
+  std::pair<NamespaceId, std::vector<uint32_t>> vouched_holders(const Fingerprint& fingerprint) const;
+
   // Gives all memory back, of an index that nobody asks any more: in gigabytes that takes a while, so not from
   // where it goes out of scope.
   void clear();
@@ -82,6 +97,8 @@ class DirectoryIndex {
   // Whether what a segment holds counts as there when new objects are placed: it serves, and is known to be alive. Segments
   // are until told otherwise.
   void set_vouched(uint32_t segment, bool vouched);
+  // Copies are kept apart by it: a number that the segments of one host share. 0, until told otherwise: a host of its own.
+  void set_host(uint32_t segment, uint32_t host);
 
   // Request body -> the reply's own fields (docs/protocol.md section 5).
   wire::Writer exists(const void* body, size_t bytes) const;
@@ -89,8 +106,12 @@ class DirectoryIndex {
   // Absent entries go to `segments` in turn, in runs of about run_bytes; an empty list refuses them.
   wire::Writer place(const void* body, size_t bytes, const std::vector<uint32_t>& segments,
                      uint64_t run_bytes) const;
-  // What of a PLACE body is absent.
-  Usage place_demand(const void* body, size_t bytes) const;
+  // The same for `replicas` copies of each, 2 to kReplicasMax: those that are missing, of what is there already as well. A run
+  // goes to one of `stripes`, the segments for its first copies and for further ones, no host twice where that can be.
+  CopiesPlaced place_copies(const void* body, size_t bytes, uint32_t replicas,
+                            const std::vector<std::vector<uint32_t>>& stripes, uint64_t run_bytes) const;
+  // How many copies of a PLACE body are missing, of `replicas` each, and their bytes.
+  Usage place_demand(const void* body, size_t bytes, uint32_t replicas = 1) const;
 
   // A segment's entries as ADD groups, a chunk at a time, while the index goes on changing. An entry that is there
   // from the first chunk to the last is in one of them; what comes or goes meanwhile may be or not. The index
@@ -144,6 +165,7 @@ class DirectoryIndex {
   struct Segment {
     bool serving = true;
     bool vouched = true;
+    uint32_t host = 0;
     bool has_doomed = false;  // its inventory did not name all that is still here: none of it is evidence
     LocationList entries;
     LocationList unconfirmed;  // while an inventory is coming in
@@ -180,6 +202,9 @@ class DirectoryIndex {
   const Location* first_serving(uint32_t head) const REQUIRES(mutex_);
   // From there on in the chain, the first holder that counts as evidence; nullptr: there is none.
   const Location* first_vouched(const Location* from) const REQUIRES(mutex_);
+  // The holders that count as evidence and agree with the first of them on the length; how many, at most kReplicasMax.
+  uint32_t vouched_holders(const Location* first, uint32_t* holders) const REQUIRES(mutex_);
+  bool share_host(uint32_t a, uint32_t b) const REQUIRES(mutex_);
   // Calls visit(i, first serving location or nullptr) for each fingerprint, with the memory of later ones on its
   // way.
   template <typename Visit>
@@ -197,6 +222,8 @@ class DirectoryIndex {
   std::vector<Segment> segments_ GUARDED_BY(mutex_);
   LocationList doomed_ GUARDED_BY(mutex_);
   std::vector<Snapshot*> snapshots_ GUARDED_BY(mutex_);  // those that are being taken
+  std::vector<Fingerprint> duplicates_
+      GUARDED_BY(mutex_);  // never grows beyond the room that was made for it
 };
 
 }  // namespace kvstore

@@ -54,6 +54,20 @@ const Location* DirectoryIndex::first_vouched(const Location* from) const {
   return from;
 }
 
+uint32_t DirectoryIndex::vouched_holders(const Location* first, uint32_t* holders) const {
+  uint32_t count = 0;
+  for (const Location* at = first_vouched(first); at != nullptr && count < kReplicasMax;) {
+    if (at->length == first->length) holders[count++] = at->segment;
+    at = at->chain_next == kNoLocation ? nullptr : first_vouched(&locations_[at->chain_next]);
+  }
+  return count;
+}
+
+bool DirectoryIndex::share_host(uint32_t a, uint32_t b) const {
+  const uint32_t host = a < segments_.size() ? segments_[a].host : 0;
+  return host != 0 && b < segments_.size() && segments_[b].host == host;
+}
+
 template <typename Visit>
 void DirectoryIndex::probe(const uint8_t* fingerprints, uint32_t count, Visit&& visit) const {
   Fingerprint block[kProbeBlock];
@@ -151,17 +165,87 @@ wire::Writer DirectoryIndex::place(const void* body, size_t bytes, const std::ve
   return reply;
 }
 
-DirectoryIndex::Usage DirectoryIndex::place_demand(const void* body, size_t bytes) const {
+DirectoryIndex::CopiesPlaced DirectoryIndex::place_copies(const void* body, size_t bytes, uint32_t replicas,
+                                                          const std::vector<std::vector<uint32_t>>& stripes,
+                                                          uint64_t run_bytes) const {
+  const PlaceBody request = read_place(body, bytes);
+  if (replicas < 2 || replicas > kReplicasMax)
+    throw wire::WireError(wire::Status::kBadRequest,
+                          "replicas is " + std::to_string(replicas) + ", must be 2 to 4");
+  CopiesPlaced placed;
+  std::vector<uint32_t> out(size_t{request.count} * replicas, wire::kNoSegment);
+  size_t turn = 0;
+  uint64_t run = 0;
+  {
+    const MutexLock lock(mutex_);
+    probe(request.fingerprints, request.count, [&](uint32_t i, const Location* served) {
+      mutex_.assert_held();
+      const uint32_t length = u32_at(request.lengths, i);
+      const Location* const found = first_vouched(served);
+      if (found != nullptr && found->length != length) {
+        out[i] = wire::kOtherLength;
+        return;
+      }
+      uint32_t taken[2 * kReplicasMax];
+      uint32_t count = found == nullptr ? 0 : vouched_holders(found, taken);
+      uint32_t named = 0;
+      if (count > 0) out[i] = wire::kAlreadyThere, named = 1;
+      if (count >= replicas) return;
+      const auto there = [&](uint32_t segment) {
+        return std::find(taken, taken + count, segment) != taken + count;
+      };
+      const auto beside = [&](uint32_t segment) {
+        return std::any_of(taken, taken + count, [&](uint32_t other) {
+          mutex_.assert_held();
+          return share_host(segment, other);
+        });
+      };
+      const auto take = [&](uint32_t segment) {
+        out[size_t{named++} * request.count + i] = segment;
+        taken[count++] = segment;
+      };
+      if (!stripes.empty()) {
+        if (run >= run_bytes && run > 0) turn = (turn + 1) % stripes.size(), run = 0;
+        run += length;
+        for (const uint32_t segment : stripes[turn])
+          if (count < replicas && !there(segment) && !beside(segment)) take(segment);
+        for (const uint32_t segment : stripes[turn])
+          if (count < replicas && !there(segment)) take(segment), ++placed.beside;
+      }
+      if (count > 0) placed.short_of += replicas - count;
+    });
+  }
+  placed.reply = wire::Writer(16 + out.size() * 4);
+  placed.reply.u32(request.count).u32(0).raw(out.data(), size_t{request.count} * 4);
+  placed.reply.u32(replicas).u32(0);
+  placed.reply.raw(out.data() + request.count, (out.size() - request.count) * 4);
+  return placed;
+}
+
+DirectoryIndex::Usage DirectoryIndex::place_demand(const void* body, size_t bytes, uint32_t replicas) const {
   const PlaceBody request = read_place(body, bytes);
   Usage demand;
   const MutexLock lock(mutex_);
   probe(request.fingerprints, request.count, [&](uint32_t i, const Location* served) {
     mutex_.assert_held();
-    if (first_vouched(served) != nullptr) return;
-    ++demand.entries;
-    demand.bytes += u32_at(request.lengths, i);
+    const Location* const found = first_vouched(served);
+    uint32_t holders[kReplicasMax];
+    const uint32_t there = found == nullptr ? 0 : replicas == 1 ? 1 : vouched_holders(found, holders);
+    if (there >= replicas || (found != nullptr && found->length != u32_at(request.lengths, i))) return;
+    demand.entries += replicas - there;
+    demand.bytes += uint64_t{u32_at(request.lengths, i)} * (replicas - there);
   });
   return demand;
+}
+
+std::pair<NamespaceId, std::vector<uint32_t>> DirectoryIndex::vouched_holders(const Fingerprint& f) const {
+  const uint32_t tag = tag_of(f);
+  const MutexLock lock(mutex_);
+  const Location* const first = first_vouched(first_serving(table_.find(tag, f, locations_).head));
+  if (first == nullptr) return {};
+  uint32_t holders[kReplicasMax];
+  const uint32_t count = vouched_holders(first, holders);
+  return {namespaces_.id(first->ns), std::vector<uint32_t>(holders, holders + count)};
 }
 
 std::optional<DirectoryIndex::Found> DirectoryIndex::find(const Fingerprint& f) const {

@@ -38,6 +38,7 @@ constexpr uint32_t kKeysMax = 65536;
 constexpr uint32_t kEntriesMax = 131072;
 constexpr uint32_t kShardsMax = 64;
 constexpr uint32_t kAvoidedMax = 64;  // segments that a PLACE names
+constexpr uint32_t kReplicasMax = 4;  // copies of an object that LOOKUP names and PLACE asks for
 constexpr uint32_t kObjectBytesMax = 1u << 30;
 constexpr uint32_t kTextBytesMax = 256;
 constexpr uint32_t kTokenBytesMax = 1024;

@@ -274,6 +274,7 @@ std::map<std::string, uint64_t> SegmentStore::stats() {
   count("misses", misses_);
   count("exists_hits", exists_hits_);
   count("evicted_objects", evicted_objects_);
+  count("dropped_objects", dropped_objects_);
   count("evicted_bytes", evicted_bytes_);
   count("digest_mismatches", digest_mismatches_);
   count("conflicts", conflicts_);

@@ -210,6 +210,8 @@ class SegmentStore final : private DiskTierHooks {
                           const wire::KeepWish& wish);
   // All that are here now, in slices between which the store changes.
   KeepCounts keep_namespace(const NamespaceId& ns, const wire::KeepWish& wish);
+  // Copies that the directory has more of than it wants go, unless they are pinned or being read. OK, MISS, or UNAVAILABLE: later.
+  Statuses drop_objects(const NamespaceId& ns, const std::vector<Fingerprint>& fingerprints);
   // Of each namespace that has wishes, and what one may retain here.
   std::pair<std::vector<Retention::Account>, RetentionLimits> retention();
   // What is left of an inventory that is being taken.
@@ -383,7 +385,8 @@ class SegmentStore final : private DiskTierHooks {
   std::unique_ptr<DiskTier> disk_;  // null: none
 
   std::atomic<uint64_t> puts_{0}, put_bytes_{0}, gets_{0}, get_bytes_{0}, misses_{0}, exists_hits_{0};
-  std::atomic<uint64_t> evicted_objects_{0}, evicted_bytes_{0}, digest_mismatches_{0}, conflicts_{0};
+  std::atomic<uint64_t> dropped_objects_{0}, evicted_objects_{0}, evicted_bytes_{0}, digest_mismatches_{0},
+      conflicts_{0};
   std::atomic<uint64_t> no_space_{0}, not_committed_{0}, evictor_errors_{0};
   std::atomic<uint64_t> quota_evicted_objects_{0}, quota_evicted_bytes_{0}, quota_refused_{0};
   std::atomic<uint64_t> copied_out_{0}, copied_out_bytes_{0}, copied_in_{0}, copied_in_bytes_{0};

@@ -378,6 +378,34 @@ std::pair<SegmentStore::Statuses, uint64_t> SegmentStore::remove(const KeyBlock&
   return {std::move(statuses), last_seq};
 }
 
+SegmentStore::Statuses SegmentStore::drop_objects(const NamespaceId& ns,
+                                                  const std::vector<Fingerprint>& fingerprints) {
+  Statuses statuses(fingerprints.size(), code(Status::kMiss));
+  for (size_t first = 0; first < fingerprints.size(); first += kLockedMax) {
+    const size_t end = std::min<size_t>(fingerprints.size(), first + kLockedMax);
+    std::vector<JournalEntry> removed;
+    removed.reserve(end - first);  // nothing below may fail once an object is gone
+    const MutexLock lock(mutex_);
+    if (closed_.load() || held_back_.load() || objects_.namespaces().is_retired(ns)) break;
+    const uint64_t now = now_ms();
+    for (size_t i = first; i < end; ++i) {
+      const uint32_t slot = objects_.occupant(fingerprints[i]);
+      if (slot == kNoSlot || objects_.header(slot).ns != ns) continue;
+      if (!shards_.is_idle(slot, now)) {
+        statuses[i] = code(Status::kUnavailable);
+        continue;
+      }
+      removed.push_back(objects_.remove(slot, journal_.last_seq() + 1 + removed.size()));
+      statuses[i] = code(Status::kOk);
+    }
+    if (removed.empty()) continue;
+    journal_.append(removed);
+    dropped_objects_.fetch_add(removed.size(), std::memory_order_relaxed);
+    space_came();
+  }
+  return statuses;
+}
+
 SegmentStore::Statuses SegmentStore::verify(const KeyBlock& block) {
   const uint32_t n = block.entry_count();
   const std::vector<Fingerprint> fps = block.fingerprints();

@@ -34,6 +34,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 MASTER = {
     "committer",
+    "directory-copy-trimmer",
     "directory-data-path-probes",
     "directory-tick",
     "directory-store-watch",
@@ -42,6 +43,7 @@ MASTER = {
     "status-port",
 }
 WATCHING = {  # of them: they begin anew at any moment
+    "directory-copy-trimmer",
     "directory-data-path-probes",
     "directory-store-watch",
     "directory-store-upkeep",

@@ -144,6 +144,13 @@ REQUESTS: list[tuple[str, str, Op, Any, int]] = [
         0,
     ),
     ("fetch", "data", Op.FETCH, wire.FetchRequest(NS, 4 << 20, FETCHED_NAMES), 0),
+    (
+        "place_with_replicas",
+        "directory",
+        Op.PLACE,
+        wire.PlaceCopiesRequest(wire.PlaceRequest(NS, (100, 200, 1 << 30), FPS, 1), (7, 9), 2),
+        0,
+    ),
 ]
 # What a master says on a link unasked: frames without the REPLY flag, like requests.
 NOTICES: list[tuple[str, str, Op, Any, int]] = [
@@ -248,6 +255,16 @@ REPLIES: list[tuple[str, str, Op, protocol.ReplyPrefix, Any, int]] = [
     ("keep", "data", Op.KEEP, OK_DATA, wire.StatusesReply(bytes([0, 1, 3, 0, 0, 0])), 0),
     ("put_not_kept", "data", Op.PUT, OK_DATA, KEPT_PUT_ANSWER, 0),
     ("fetch", "data", Op.FETCH, OK_DATA, wire.FetchReply(FETCHED), 4096),
+    (
+        "place_with_replicas",
+        "directory",
+        Op.PLACE,
+        OK_DIRECTORY,
+        wire.PlaceCopiesReply(
+            wire.PlaceReply((1, protocol.ALREADY_THERE, protocol.NO_SEGMENT)), (2, 2, protocol.NO_SEGMENT)
+        ),
+        0,
+    ),
 ]
 # (identity, epoch, pool, shard, page hash)
 NAMES = (

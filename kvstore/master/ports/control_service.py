@@ -106,6 +106,8 @@ class ControlService(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
                     directory.handle(ev.NamespacesRetired(number, message.retired.barrier))
                 elif kind == "kept":
                     directory.questions.answered(number, message.kept.question, message.kept)
+                elif kind == "dropped":
+                    directory.questions.answered(number, message.dropped.question, message.dropped)
                 elif kind == "retention_told":
                     told = message.retention_told
                     directory.questions.answered(number, told.question, told)

@@ -37,6 +37,7 @@ from kvstore_client.protocol import (
     HEADER_BYTES,
     MAGIC,
     PREFIX,
+    REPLICAS_MAX,
     VERSION_MAX,
     VERSION_MIN,
     Op,
@@ -372,8 +373,8 @@ class DirectoryConnection(asyncio.Protocol):
         if op == Op.PLACE:
             self._check_current(body)
             preferred = _PREFERRED_AT.unpack_from(body)[0] if len(body) >= 16 else protocol.NO_SEGMENT
-            avoided = _avoided(body, keys) if len(body) > 16 + keys * _PLACED_BYTES else ()
-            fields = self._roles.backend.place(body, preferred, avoided)
+            avoided, replicas = _wishes(body, keys) if len(body) > 16 + keys * _PLACED_BYTES else ((), 1)
+            fields = self._roles.backend.place(body, preferred, avoided, replicas)
         else:
             fields = self._read(op, body)
             fresh = self._roles.fresh_reads
@@ -488,9 +489,13 @@ def _says_missing(op: int, fields: bytes, count: int) -> bool:
     return protocol.NO_SEGMENT in memoryview(fields)[8 : 8 + 4 * count].cast("I")
 
 
-def _avoided(body: bytes, count: int) -> tuple[int, ...]:
-    """The segments that a PLACE of `count` entries says its client avoids. Raises WireError."""
+def _wishes(body: bytes, count: int) -> tuple[tuple[int, ...], int]:
+    """What a PLACE of `count` entries says behind them: segments that its client avoids, copies wanted. Raises WireError."""
     reader = protocol.Reader(body[16 + count * _PLACED_BYTES :])
     (avoided,) = reader.unpack(_U32, "avoided_count")
     protocol.checked_count(avoided, AVOIDED_MAX, "avoided segments")
-    return reader.u32s(avoided, "avoided")
+    segments = reader.u32s(avoided, "avoided")
+    (replicas,) = reader.unpack(_U32, "replicas") if reader.left else (1,)
+    if not 1 <= replicas <= REPLICAS_MAX:
+        raise WireError(Status.BAD_REQUEST, f"replicas is {replicas}, must be 1 to {REPLICAS_MAX}")
+    return segments, replicas

@@ -29,6 +29,7 @@ class Candidate:
     fresh_since: float
     placed_bytes: int = 0  # on their way, beside used_bytes
     evicted_at: float = -math.inf  # when it was last seen to evict
+    host: str = ""
 
     @property
     def free_bytes(self) -> int:
@@ -53,6 +54,14 @@ class PlacementPolicy(Protocol):
         """Segments for `runs` runs of a batch, to be used in turn; empty: there is none to take it.
 
         `preferred` is the index of a segment on the writer's host, or one that no candidate has.
+        """
+        ...
+
+    def choose_copies(
+        self, now: float, candidates: Sequence[Candidate], first: Candidate, count: int
+    ) -> list[Candidate]:
+        """Segments for `count` further copies of what goes to `first`: on hosts that have none, as long as there are such.
+        Fewer where there are no more segments.
         """
         ...
 
@@ -87,6 +96,20 @@ class HostFirstTwoChoices:
             return [home]
         stripes = max(1, min(runs, self._stripe_max))
         return [self._better_of_two(now, candidates) for _ in range(stripes)]
+
+    def choose_copies(
+        self, now: float, candidates: Sequence[Candidate], first: Candidate, count: int
+    ) -> list[Candidate]:
+        """See PlacementPolicy. Each is the better of two drawn at random."""
+        chosen = [first]
+        while len(chosen) <= count:
+            left = [c for c in candidates if c not in chosen]
+            hosts = {c.host for c in chosen}
+            apart = [c for c in left if c.host not in hosts]
+            if not left:
+                break
+            chosen.append(self._better_of_two(now, apart or left))
+        return chosen[1:]
 
     def _better_of_two(self, now: float, candidates: Sequence[Candidate]) -> Candidate:
         if len(candidates) == 1:

@@ -27,9 +27,16 @@ class Placer:
         self._known: dict[int, _Known] = {}  # by segment index, which is that of one memory
         self._choosable: list[Candidate] = []  # those of them that take new objects
         self._version = -1  # of the membership that they are of
+        self.copies_beside = 0  # copies placed on a host that has one already, for there was no other
+        self.copies_short = 0  # copies asked for that no segment was there for
 
-    def place(self, now: float, body: bytes, preferred: int, *, refused: bool = False) -> bytes:
-        """The fields of a PLACE reply; `refused`: only what is there already is answered. Raises WireError of the native module."""
+    def place(
+        self, now: float, body: bytes, preferred: int, replicas: int = 1, *, refused: bool = False
+    ) -> bytes:
+        """The fields of a PLACE reply, for so many copies of each object; `refused`: only what is there already is answered.
+        Raises WireError of the native module."""
+        if replicas > 1:
+            return self._place_copies(now, body, preferred, replicas, refused=refused)
         index = self._state.index
         absent, demand_bytes = index.place_demand(body)
         chosen: list[Candidate] = []
@@ -39,6 +46,26 @@ class Placer:
             for candidate in chosen:
                 self._known[candidate.index].placed(now, demand_bytes // len(chosen))
         return index.place(body, [candidate.index for candidate in chosen], self._run_bytes)
+
+    def _place_copies(self, now: float, body: bytes, preferred: int, replicas: int, *, refused: bool) -> bytes:
+        index = self._state.index
+        missing, demand_bytes = index.place_demand(body, replicas)
+        stripes: list[list[Candidate]] = []
+        if missing and not refused:
+            candidates = self._placeable(now)
+            first_bytes = -(-demand_bytes // replicas)
+            runs = -(-first_bytes // self._run_bytes)
+            for first in self._policy.choose(now, candidates, preferred, first_bytes, runs):
+                copies = self._policy.choose_copies(now, candidates, first, replicas - 1)
+                stripes.append([first, *copies])
+            for stripe in stripes:
+                for candidate in stripe:
+                    self._known[candidate.index].placed(now, first_bytes // len(stripes))
+        indexes = [[candidate.index for candidate in stripe] for stripe in stripes]
+        reply, beside, short = index.place_copies(body, replicas, indexes, self._run_bytes)
+        self.copies_beside += beside
+        self.copies_short += short
+        return reply
 
     def reported(self, now: float, event: HeartbeatReceived) -> None:
         """A segment has said how full it is, and the state has heard of it."""
@@ -75,7 +102,10 @@ class Placer:
         """Segments have come, gone or changed. Of those that are still there what is known stays known."""
         before, self._known = self._known, {}
         self._choosable = []
+        hosts: dict[str, int] = {}
         for segment in self._state.segments:
+            host = segment.record.endpoint.host
+            self._state.index.set_host(segment.index, hosts.setdefault(host, len(hosts) + 1))
             known = before.get(segment.index) or _Known(segment, self._indexed_bytes(segment))
             known.look_again(now, segment)
             self._known[segment.index] = known
@@ -100,6 +130,7 @@ class _Known:
 
     def look_again(self, now: float, segment: Segment) -> None:
         self.candidate.capacity_bytes = segment.record.endpoint.capacity_bytes
+        self.candidate.host = segment.record.endpoint.host
         self.candidate.fresh_since = segment.fresh_since
         self.candidate.evicted_at = segment.evicted_at
         self.expire(now)

@@ -11,6 +11,8 @@ using wire::Status;
 // longer than a round trip takes.
 constexpr size_t kGuessSegmentsMax = 2;
 constexpr size_t kGuessEntriesMax = 1024;
+// Of what is left of a call, what a silent segment may take of a guess: who really has the page is asked after it.
+constexpr int64_t kGuessShare = 2;
 
 }  // namespace
 
@@ -89,9 +91,10 @@ ExistsCall::Attempt ExistsCall::confirm_and_pin() {
 Status ExistsCall::pin_and_locate(const std::vector<uint32_t>& recalled, const std::vector<uint32_t>& unknown,
                                   const std::vector<uint32_t>& asked, std::vector<ObjectLocation>* where,
                                   ReplicaChoice* replicas, Guesses* guesses) {
-  SegmentGroups groups;
-  replicas->group(recalled, *where, &groups);  // what nobody can be asked for is looked up again afterwards
-  std::vector<Cluster::Part> parts = Cluster::parts_of(groups, pin_batch());
+  std::vector<Cluster::Part> parts;
+  // What nobody can be asked for is looked up again afterwards.
+  replicas->parts(recalled, *where, pin_batch(), deadline(), &parts);
+  const auto recalled_parts = static_cast<ptrdiff_t>(parts.size());
   if (!unknown.empty() && unknown.size() <= kGuessEntriesMax && cluster().guesses().worth_it()) {
     const auto peers = cluster().peers().all();
     const auto usable = [](const auto& peer) { return peer.second->readable() && peer.second->usable(); };
@@ -100,7 +103,8 @@ Status ExistsCall::pin_and_locate(const std::vector<uint32_t>& recalled, const s
       if (count > kGuessSegmentsMax || !usable(peer)) continue;
       std::vector<uint8_t>& answers = (*guesses)[peer.first];
       answers.assign(entries().size(), static_cast<uint8_t>(Status::kUnavailable));
-      parts.push_back({peer.second, pin_batch()});
+      parts.push_back({peer.second, pin_batch(), peer.first});
+      parts.back().stall_ms = static_cast<int>(std::max<int64_t>(deadline().left_ms() / kGuessShare, 1));
       parts.back().batch.statuses = answers.data();
       parts.back().batch.entries = unknown;
     }
@@ -115,6 +119,9 @@ Status ExistsCall::pin_and_locate(const std::vector<uint32_t>& recalled, const s
     cluster().submit(parts, deadline());
   else
     cluster().submit_beside(parts, deadline(), look_up);
+  parts.erase(parts.begin() + recalled_parts,
+              parts.end());  // whoever was guessed is not known to be a holder
+  replicas->asked(parts);
   for (const uint32_t entry : unknown) (*where)[entry] = answer[entry];
   return looked_up;
 }
@@ -149,17 +156,19 @@ std::vector<uint32_t> ExistsCall::take_answers(const std::vector<uint32_t>& unkn
 ExistsCall::Attempt ExistsCall::pin(std::vector<uint32_t> pending, std::vector<ObjectLocation>* where,
                                     ReplicaChoice* replicas) {
   while (!pending.empty() && !deadline().expired()) {
-    SegmentGroups groups;
-    replicas->group(pending, *where, &groups);  // what has no holder left keeps its last answer
-    if (groups.empty()) break;
-    cluster().submit(groups, pin_batch(), deadline());
+    std::vector<Cluster::Part> parts;
+    // What has no holder left keeps its last answer.
+    replicas->parts(pending, *where, pin_batch(), deadline(), &parts);
+    if (parts.empty()) break;
+    cluster().submit(parts, deadline());
+    replicas->asked(parts);
     pending.clear();
-    for (const auto& [segment, group] : groups)
-      for (const uint32_t entry : group.entries) {
+    for (const Cluster::Part& part : parts)
+      for (const uint32_t entry : part.batch.entries) {
         ObjectLocation& holders = (*where)[entry];
         if (status(entry) != Status::kOk)
           pending.push_back(entry);
-        else if (holders.segments[0] != segment)
+        else if (holders.segments[0] != part.segment)
           std::swap(holders.segments[0], holders.segments[1]);  // a get goes to where the pin is
       }
     if (any_stale(pending)) return Attempt::kStaleNamespace;

@@ -61,9 +61,9 @@ GetCall::Attempt GetCall::get(std::vector<uint32_t> pending, std::vector<ObjectL
         if (status(entry) == Status::kUnavailable) set(entry, Status::kTimeout);
       break;
     }
-    SegmentGroups groups;
-    std::vector<uint32_t> stuck = replicas.group(pending, *where, &groups);
-    if (groups.empty()) {
+    std::vector<Cluster::Part> parts;
+    std::vector<uint32_t> stuck = replicas.parts(pending, *where, get, deadline(), &parts);
+    if (parts.empty()) {
       // Every holder we knew of has failed: the directory may know better by now, and is asked once.
       if (asked_again) break;
       asked_again = true;
@@ -74,16 +74,17 @@ GetCall::Attempt GetCall::get(std::vector<uint32_t> pending, std::vector<ObjectL
       pending = located(stuck, *where);
       continue;
     }
-    cluster().submit(groups, get, deadline());
+    cluster().submit(parts, deadline());
+    replicas.asked(parts);
     pending = std::move(stuck);
-    for (const auto& [segment, group] : groups)
-      for (const uint32_t entry : group.entries) {
+    for (const Cluster::Part& part : parts)
+      for (const uint32_t entry : part.batch.entries) {
         if (status(entry) == Status::kOk) {
-          if ((*where)[entry].segments[0] != segment)  // remembered is who had it
+          if ((*where)[entry].segments[0] != part.segment)  // remembered is who had it
             std::swap((*where)[entry].segments[0], (*where)[entry].segments[1]);
           continue;
         }
-        if (status(entry) == Status::kDigestMismatch) suspects->push_back({segment, entry});
+        if (status(entry) == Status::kDigestMismatch) suspects->push_back({part.segment, entry});
         pending.push_back(entry);
       }
     std::sort(pending.begin(), pending.end());

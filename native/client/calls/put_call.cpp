@@ -69,17 +69,28 @@ void PutCall::remember_stored() {
   for (const SegmentGroup& group : stored_)
     for (const uint32_t entry : group.entries) {
       if (status(entry) != Status::kOk) continue;  // it has evicted this one itself
-      where[entry].segments[0] = group.peer->record().index;
-      where[entry].length = static_cast<uint32_t>(memory_.entry_bytes(entry));
-      stored.push_back(entry);
+      ObjectLocation& location = where[entry];
+      const bool further = location.known();
+      if (further && location.segments[1] != wire::kNoSegment) continue;
+      location.segments[further ? 1 : 0] = group.peer->record().index;
+      location.length = static_cast<uint32_t>(memory_.entry_bytes(entry));
+      if (!further) stored.push_back(entry);
     }
+  std::sort(stored.begin(), stored.end());
   remember(stored, where);
+}
+
+std::vector<uint8_t> PutCall::copies_stored() const {
+  std::vector<uint8_t> copies(keys().entry_count(), 0);
+  for (const SegmentGroup& group : stored_)
+    for (const uint32_t entry : group.entries) ++copies[entry];
+  return copies;
 }
 
 PutCall::Attempt PutCall::send(std::vector<uint32_t>* pending) {
   Placement placement;
-  const Status placed =
-      place(cluster(), keys().ns, fingerprints(), *pending, memory_, failed_, deadline(), &placement);
+  const Status placed = place(cluster(), keys().ns, fingerprints(), *pending, memory_, options_.replicas,
+                              failed_, deadline(), &placement);
   if (placed == Status::kStaleNamespace) return Attempt::kStaleNamespace;
   if (placed == Status::kOk) confirm_namespace();
   if (placed != Status::kOk) set(*pending, placed);
@@ -88,6 +99,7 @@ PutCall::Attempt PutCall::send(std::vector<uint32_t>* pending) {
     set(entry, answer);
     if (answer == Status::kExists) there_.push_back(entry);
   }
+  cluster().counters().add(Counter::kPutCopiesShort, placement.copies_short);
 
   TransportBatch put = batch(BatchKind::kPut);
   put.memory = &memory_;
@@ -95,22 +107,53 @@ PutCall::Attempt PutCall::send(std::vector<uint32_t>* pending) {
   put.depth = options_.depth;
   put.texts = options_.texts;
   put.wish = options_.wish;
-  cluster().submit(placement.groups, put, deadline());
-  for (const auto& [segment, group] : placement.groups) {
-    if (any_stale(group.entries)) return Attempt::kStaleNamespace;
+  std::vector<std::vector<uint8_t>> further(placement.copies.empty() ? 0 : placement.copies.size() - 1);
+  std::vector<Cluster::Part> parts;
+  for (size_t copy = 0; copy < placement.copies.size(); ++copy) {
+    if (copy > 0) {
+      further[copy - 1].assign(keys().entry_count(), static_cast<uint8_t>(Status::kUnavailable));
+      put.statuses = further[copy - 1].data();
+    }
+    for (Cluster::Part& part : Cluster::parts_of(placement.copies[copy], put))
+      parts.push_back(std::move(part));
+  }
+  cluster().submit(parts, deadline());
+  const uint8_t* outcomes = batch(BatchKind::kPut).statuses;
+  for (size_t copy = 0; copy < placement.copies.size(); ++copy) {
+    if (copy > 0) outcomes = further[copy - 1].data();
+    if (take_outcomes(placement.copies[copy], copy, outcomes) == Attempt::kStaleNamespace)
+      return Attempt::kStaleNamespace;
+  }
+  if (placement.copies.empty()) return Attempt::kDone;
+  for (const auto& [segment, group] : placement.copies[0])
+    for (const uint32_t entry : group.entries)
+      if (worth_another_segment(status(entry))) pending->push_back(entry);
+  std::sort(pending->begin(), pending->end());
+  return Attempt::kDone;
+}
+
+PutCall::Attempt PutCall::take_outcomes(const SegmentGroups& groups, size_t copy, const uint8_t* statuses) {
+  uint64_t copies = 0, copies_short = 0;
+  for (const auto& [segment, group] : groups) {
     SegmentGroup stored{group.peer, {}};
     bool no_space = false;
     for (const uint32_t entry : group.entries) {
-      if (status(entry) == Status::kOk) stored.entries.push_back(entry);
-      no_space |= status(entry) == Status::kNoSpace;
-      if (!worth_another_segment(status(entry))) continue;
-      pending->push_back(entry);
-      failed_.insert(group.peer);
+      const auto outcome = static_cast<Status>(statuses[entry]);
+      if (outcome == Status::kStaleNamespace) return Attempt::kStaleNamespace;
+      const bool is_there = outcome == Status::kOk || outcome == Status::kExists;
+      if (outcome == Status::kOk) stored.entries.push_back(entry);
+      no_space |= outcome == Status::kNoSpace;
+      if (worth_another_segment(outcome)) failed_.insert(group.peer);
+      copies += is_there && copy > 0;
+      copies_short += !is_there && options_.replicas > 1;
+      if (copy > 0 && is_there && status(entry) != Status::kOk && status(entry) != Status::kExists)
+        set(entry, outcome);
     }
     if (no_space) group.peer->note_no_space();
     if (!stored.entries.empty()) stored_.push_back(std::move(stored));
   }
-  std::sort(pending->begin(), pending->end());
+  cluster().counters().add(Counter::kPutCopies, copies);
+  cluster().counters().add(Counter::kPutCopiesShort, copies_short);
   return Attempt::kDone;
 }
 
@@ -120,13 +163,18 @@ void PutCall::take_back_lost(std::vector<uint32_t>* pending) {
   const auto gone = [&](const SegmentGroup& group) {
     return std::none_of(peers.begin(), peers.end(), [&](const auto& p) { return p.second == group.peer; });
   };
-  const auto lost = std::stable_partition(stored_.begin(), stored_.end(), std::not_fn(gone));
-  for (auto group = lost; group != stored_.end(); ++group) {
-    set(group->entries, Status::kUnavailable);
-    pending->insert(pending->end(), group->entries.begin(), group->entries.end());
-  }
-  stored_.erase(lost, stored_.end());
+  const auto first_lost = std::stable_partition(stored_.begin(), stored_.end(), std::not_fn(gone));
+  const std::vector<SegmentGroup> lost(first_lost, stored_.end());
+  stored_.erase(first_lost, stored_.end());
+  const std::vector<uint8_t> left = copies_stored();
+  for (const SegmentGroup& group : lost)
+    for (const uint32_t entry : group.entries) {
+      if (left[entry] > 0) continue;
+      set(entry, Status::kUnavailable);
+      pending->push_back(entry);
+    }
   std::sort(pending->begin(), pending->end());
+  pending->erase(std::unique(pending->begin(), pending->end()), pending->end());  // both copies may be lost
 }
 
 PutCall::Attempt PutCall::keep_what_is_there() {
@@ -146,13 +194,17 @@ void PutCall::check_own_evictions() {
       large.emplace(static_cast<uint32_t>(large.size()), group);
   }
   if (large.empty()) return;
-  std::vector<uint8_t> found(keys().entry_count(), static_cast<uint8_t>(Status::kUnavailable));
-  TransportBatch look = batch(BatchKind::kPin);
-  look.statuses = found.data();
-  cluster().submit(large, look, deadline());
-  for (const auto& [ordinal, group] : large)
-    for (const uint32_t entry : group.entries)
-      if (found[entry] == static_cast<uint8_t>(Status::kMiss)) set(entry, Status::kNoSpace);
+  std::vector<std::vector<uint8_t>> found;
+  std::vector<Cluster::Part> parts = Cluster::parts_of(large, batch(BatchKind::kPin));
+  for (Cluster::Part& part : parts) {
+    found.emplace_back(keys().entry_count(), static_cast<uint8_t>(Status::kUnavailable));
+    part.batch.statuses = found.back().data();  // an entry may be in several
+  }
+  cluster().submit(parts, deadline());
+  std::vector<uint8_t> copies = copies_stored();
+  for (const Cluster::Part& part : parts)
+    for (const uint32_t entry : part.batch.entries)
+      if (part.batch.status(entry) == Status::kMiss && --copies[entry] == 0) set(entry, Status::kNoSpace);
 }
 
 void PutCall::count() {

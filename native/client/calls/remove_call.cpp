@@ -1,13 +1,8 @@
 #include "client/calls/remove_call.hpp"
 
 namespace kvstore {
-namespace {
 
-// Every replica there can be.
-constexpr uint32_t kReplicasMax = 4;
-
-}  // namespace
-
+using wire::kReplicasMax;
 using wire::Status;
 
 RemoveCall::Attempt RemoveCall::attempt() {

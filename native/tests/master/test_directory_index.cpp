@@ -338,6 +338,44 @@ TEST(place_stripes_the_absent_in_runs) {
   CHECK_EQ(demand.bytes, uint64_t{500});
 }
 
+TEST(copies_are_placed_on_different_hosts_and_those_that_are_there_count) {
+  DirectoryIndex index;
+  for (const auto& [segment, host] :
+       std::vector<std::pair<uint32_t, uint32_t>>{{0, 1}, {1, 1}, {2, 2}, {3, 3}})
+    index.set_host(segment, host);
+  apply(index, 0, kAdd, ns_of(1), {{fp_of(1), 100}, {fp_of(2), 100}});
+  apply(index, 2, kAdd, ns_of(1), {{fp_of(2), 100}});
+  const std::vector<uint32_t> lengths = {100, 100, 100};
+  const wire::Writer request = body(0, {fp_of(1), fp_of(2), fp_of(3)}, &lengths);
+  const auto placed = [&](uint32_t replicas, const std::vector<std::vector<uint32_t>>& stripes) {
+    const auto answer = index.place_copies(request.data(), request.size(), replicas, stripes, 1000);
+    wire::Reader reader(answer.reply.data(), answer.reply.size());
+    CHECK_EQ(reader.u32("count"), 3u);
+    reader.u32("reserved");
+    std::vector<uint32_t> out;
+    for (int i = 0; i < 3; ++i) out.push_back(reader.u32("segment"));
+    CHECK_EQ(reader.u32("replicas"), replicas);
+    reader.u32("reserved");
+    while (reader.left() > 0) out.push_back(reader.u32("segment"));
+    out.push_back(static_cast<uint32_t>(answer.beside));
+    out.push_back(static_cast<uint32_t>(answer.short_of));
+    return out;
+  };
+  constexpr uint32_t kThere = wire::kAlreadyThere, kNone = wire::kNoSegment;
+  CHECK(placed(2, {{1, 2}}) == (std::vector<uint32_t>{kThere, kThere, 1, 2, kNone, 2, 0, 0}));
+  // Segment 1 is on the host of 0: taken for want of another, and counted.
+  CHECK(placed(2, {{1, 0}}) == (std::vector<uint32_t>{kThere, kThere, 1, 1, kNone, 0, 2, 0}));
+  CHECK(placed(2, {{3}}) == (std::vector<uint32_t>{kThere, kThere, 3, 3, kNone, kNone, 0, 1}));
+  CHECK(placed(3, {{2, 3, 0}}) == (std::vector<uint32_t>{kThere, kThere, 2, 2, 3, 3, 3, kNone, 0, 0, 0}));
+  CHECK(placed(2, {}) == (std::vector<uint32_t>{kThere, kThere, kNone, kNone, kNone, kNone, 0, 1}));
+  const auto demand = index.place_demand(request.data(), request.size(), 2);
+  CHECK_EQ(demand.entries, uint64_t{3});
+  CHECK_EQ(demand.bytes, uint64_t{300});
+  index.set_vouched(2, false);
+  CHECK(placed(2, {{3, 1}})[4] == 3);
+  CHECK_THROWS(index.place_copies(request.data(), request.size(), 5, {{1}}, 1000), wire::WireError);
+}
+
 TEST(only_what_a_segment_that_is_vouched_for_holds_is_already_there) {
   DirectoryIndex index;
   for (uint32_t segment = 0; segment < 2; ++segment) {

@@ -34,6 +34,8 @@ from support.wire.directory import (
     ExistsRequest,
     LookupReply,
     LookupRequest,
+    PlaceCopiesReply,
+    PlaceCopiesRequest,
     PlaceReply,
     PlaceRequest,
 )
@@ -62,6 +64,8 @@ __all__ = [
     "LookupReply",
     "LookupRequest",
     "PinRequest",
+    "PlaceCopiesReply",
+    "PlaceCopiesRequest",
     "PlaceReply",
     "PlaceRequest",
     "PullRequest",

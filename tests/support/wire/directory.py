@@ -10,14 +10,13 @@ from kvstore_client.protocol import (
     FINGERPRINT_BYTES,
     NO_SEGMENT,
     OBJECT_BYTES_MAX,
+    REPLICAS_MAX,
     Reader,
     Status,
     WireError,
     checked_count,
     u32s,
 )
-
-REPLICAS_MAX = 4
 
 _EXISTS = struct.Struct("<8sII")
 _LOOKUP = struct.Struct("<8sIB3x")
@@ -143,3 +142,42 @@ class PlaceReply:
         reader = Reader(fields)
         count, _ = reader.unpack(_TWO_U32, "PLACE reply")
         return PlaceReply(reader.u32s(count, "segments"))
+
+
+@dataclass(frozen=True)
+class PlaceCopiesRequest:
+    """A PLACE that names the segments which its client avoids, and asks for several copies."""
+
+    first: PlaceRequest
+    avoided: tuple[int, ...]
+    replicas: int
+
+    def encode(self) -> bytes:
+        return self.first.encode() + u32s((len(self.avoided), *self.avoided, self.replicas))
+
+    @staticmethod
+    def decode(body: bytes) -> PlaceCopiesRequest:
+        first = PlaceRequest.decode(body)
+        reader = Reader(body[len(first.encode()) :])
+        (avoided_count,) = reader.u32s(1, "avoided_count")
+        avoided = reader.u32s(avoided_count, "avoided")
+        return PlaceCopiesRequest(first, avoided, reader.u32s(1, "replicas")[0])
+
+
+@dataclass(frozen=True)
+class PlaceCopiesReply:
+    """copies[r * count + i]: where copy r + 1 of entry i goes, or NO_SEGMENT."""
+
+    first: PlaceReply
+    copies: tuple[int, ...]
+
+    def encode(self) -> bytes:
+        replicas = 1 + len(self.copies) // len(self.first.segments)
+        return self.first.encode() + _TWO_U32.pack(replicas, 0) + u32s(self.copies)
+
+    @staticmethod
+    def decode(fields: bytes) -> PlaceCopiesReply:
+        first = PlaceReply.decode(fields)
+        reader = Reader(fields[len(first.encode()) :])
+        replicas, _ = reader.unpack(_TWO_U32, "replicas")
+        return PlaceCopiesReply(first, reader.u32s(len(first.segments) * (replicas - 1), "copies"))

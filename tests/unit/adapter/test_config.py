@@ -109,6 +109,7 @@ def test_every_option_of_the_client_is_honoured(tmp_path: Path) -> None:
         "run_bytes": 1 << 17,
         "location_cache_entries": 16,
         "put_digests": True,
+        "replicas": 3,
     }
     own = {
         *("revision", "tag", "kv_dtype", "floor_rate_mib_s", "scheduler_deadline_ms"),

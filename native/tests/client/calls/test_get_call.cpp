@@ -188,6 +188,63 @@ TEST(the_other_replica_serves_what_a_dead_segment_can_not) {
   CHECK(back == memory);
 }
 
+TEST(a_holder_that_hangs_leaves_the_other_one_time_within_the_same_deadline) {
+  for (const bool hung_is_first : {true, false}) {
+    Fixture f(slow_back_off());
+    TestSegment good(f.directory, hung_is_first ? 1 : 0, 1);
+    f.open();
+    std::vector<uint8_t> memory(8 * 5000), back(8 * 5000);
+    fill(memory.data(), memory.size(), 41);
+    Batch b(8, 1, 5000, 1, 41, memory.data()), in(8, 1, 5000, 1, 41, back.data());
+    copy_to(good, f, b);
+    ScriptedSegment hung(f.directory, hung_is_first ? 0 : 1, [](int, const Request&) {});
+    announce(f, b, hung_is_first ? 0 : 1);
+    announce(f, b, hung_is_first ? 1 : 0);
+    for (int call = 0; call < 2; ++call) {  // what was found is remembered with both of its holders
+      const auto start = Deadline::Clock::now();
+      f.get(in, kPlentyMs);
+      CHECK(in.all(Status::kOk));
+      CHECK(back == memory);
+      CHECK(elapsed_ms(start) < kPlentyMs / 4);
+    }
+    CHECK(hung.requests(Op::kGet) <= 2);  // a connection each, and none once it is known to hang
+  }
+}
+
+TEST(a_pin_at_a_holder_that_hangs_is_had_of_the_other_one_within_the_same_deadline) {
+  Fixture f(slow_back_off());
+  TestSegment good(f.directory, 0, 1);
+  f.open();
+  std::vector<uint8_t> memory(8 * 5000);
+  Batch b(8, 1, 5000, 1, 42, memory.data());
+  copy_to(good, f, b);
+  ScriptedSegment hung(f.directory, 1, [](int, const Request&) {});
+  announce(f, b, 1);
+  announce(f, b, 0);
+  f.exists(b, 1000, 2000);
+  CHECK(b.all(Status::kOk));
+}
+
+TEST(the_last_holder_that_is_left_may_take_all_of_the_deadline) {
+  Fixture f(slow_back_off());
+  auto dead = std::make_unique<TestSegment>(f.directory, 0, 1);
+  f.open();
+  std::vector<uint8_t> memory(5000);
+  fill(memory.data(), memory.size(), 43);
+  Batch b(1, 1, 5000, 1, 43, memory.data());
+  copy_to(*dead, f, b);
+  const uint32_t digest = crc32c(0, memory.data(), memory.size());
+  ScriptedSegment slow(f.directory, 1, [&](int fd, const Request& r) {
+    ::poll(nullptr, 0, 400);  // longer than one of several holders may be silent
+    const auto frame = ok_get_reply(r, memory, digest);
+    write_all(fd, frame.data(), frame.size());
+  });
+  announce(f, b, 1);
+  dead.reset();
+  f.get(b, kPlentyMs);
+  CHECK(b.all(Status::kOk));
+}
+
 TEST(a_page_that_moved_since_it_was_located_is_found_by_asking_the_directory_again) {
   Fixture f(tcp_only());
   auto first = std::make_unique<TestSegment>(f.directory, 0, 1);

@@ -128,3 +128,14 @@ def test_full_segments_share_evenly() -> None:
             chosen.placed_bytes += 1000
     placed = [candidate.placed_bytes for candidate in crowd]
     assert max(placed) - min(placed) <= 20_000
+
+
+def test_copies_are_chosen_on_hosts_that_have_none_as_long_as_there_are_such() -> None:
+    hosts = ["a", "a", "b", "b", "c"]
+    all_of_them = [Candidate(i, 10 * GIB, 0, OLD, host=host) for i, host in enumerate(hosts)]
+    for seed in range(50):
+        two = policy(seed).choose_copies(0, all_of_them, all_of_them[0], 2)
+        assert {c.host for c in two} == {"b", "c"}, seed
+        four = policy(seed).choose_copies(0, all_of_them, all_of_them[0], 4)
+        assert sorted(indexes(four)) == [1, 2, 3, 4], seed
+        assert indexes(policy(seed).choose_copies(0, all_of_them[:2], all_of_them[0], 3)) == [1], seed

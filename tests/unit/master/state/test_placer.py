@@ -14,7 +14,7 @@ from kvstore.master.state.placement import HostFirstTwoChoices
 from kvstore.master.state.placer import Placer
 from kvstore_client.protocol import ALREADY_THERE, NO_SEGMENT
 from support.state_rig import NS, ModelSegment, StateRig, attach, fingerprint
-from support.wire.directory import PlaceReply, PlaceRequest
+from support.wire.directory import PlaceCopiesReply, PlaceReply, PlaceRequest
 
 
 async def placed(rig: StateRig, placer: Placer, *numbers: int) -> tuple[int, ...]:
@@ -210,3 +210,31 @@ async def test_a_segment_whose_data_port_fails_gets_nothing_while_another_takes_
     for index in paths.due(rig.now, (0, 1)):
         paths.probed(rig.now, index, False)
     assert set(await placed(rig, placer, *range(20))) <= {0, 1}, "none is reached: one must be tried"
+
+
+async def test_copies_go_to_hosts_of_their_own_and_are_counted_where_there_are_none() -> None:
+    rig = await StateRig().start()
+    for number in (1, 2, 3):
+        await attach(rig, ModelSegment(number, random.Random(number)), number)
+    placer = Placer(rig.state, HostFirstTwoChoices(random.Random(1)), 1 << 20, DataPaths())
+    body = PlaceRequest(NS, (100,) * 20, b"".join(map(fingerprint, range(20)))).encode()
+    reply = PlaceCopiesReply.decode(placer.place(rig.now, body, NO_SEGMENT, 2))
+    assert all(first != copy for first, copy in zip(reply.first.segments, reply.copies, strict=True))
+    assert NO_SEGMENT not in reply.copies
+    hosts = {s.index: s.record.endpoint.host for s in rig.state.segments}
+    apart = sum(
+        hosts[first] != hosts[copy] for first, copy in zip(reply.first.segments, reply.copies, strict=True)
+    )
+    assert placer.copies_beside == 20 - apart
+    reply = PlaceCopiesReply.decode(placer.place(rig.now, body, NO_SEGMENT, 4))
+    assert len(reply.copies) == 60
+    assert reply.copies.count(NO_SEGMENT) == placer.copies_short == 20, "there are three segments"
+
+
+async def test_what_is_there_once_is_placed_once_more_where_two_are_wanted() -> None:
+    rig, _, placer = await one_segment()
+    await attach(rig, ModelSegment(2, random.Random(2)), 2)
+    body = PlaceRequest(NS, (100,), fingerprint(1)).encode()
+    reply = PlaceCopiesReply.decode(placer.place(rig.now, body, 0, 2))
+    assert reply == PlaceCopiesReply(PlaceReply((ALREADY_THERE,)), (1,))
+    assert await placed(rig, placer, 1) == (ALREADY_THERE,)
