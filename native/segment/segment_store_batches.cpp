@@ -390,11 +390,17 @@ SegmentStore::Statuses SegmentStore::drop_objects(const NamespaceId& ns,
     const uint64_t now = now_ms();
     for (size_t i = first; i < end; ++i) {
       const uint32_t slot = objects_.occupant(fingerprints[i]);
-      if (slot == kNoSlot || objects_.header(slot).ns != ns) continue;
+      if (slot == kNoSlot) {
+        // On disk alone it takes no memory, and is no loss to keep.
+        if (disk_ != nullptr && disk_->stays(fingerprints[i])) statuses[i] = code(Status::kUnavailable);
+        continue;
+      }
+      if (objects_.header(slot).ns != ns) continue;
       if (!shards_.is_idle(slot, now)) {
         statuses[i] = code(Status::kUnavailable);
         continue;
       }
+      if (disk_ != nullptr) disk_->forget(fingerprints[i]);  // first: what is on disk would stay
       removed.push_back(objects_.remove(slot, journal_.last_seq() + 1 + removed.size()));
       statuses[i] = code(Status::kOk);
     }

@@ -47,7 +47,9 @@ class Placer:
                 self._known[candidate.index].placed(now, demand_bytes // len(chosen))
         return index.place(body, [candidate.index for candidate in chosen], self._run_bytes)
 
-    def _place_copies(self, now: float, body: bytes, preferred: int, replicas: int, *, refused: bool) -> bytes:
+    def _place_copies(
+        self, now: float, body: bytes, preferred: int, replicas: int, *, refused: bool
+    ) -> bytes:
         index = self._state.index
         missing, demand_bytes = index.place_demand(body, replicas)
         stripes: list[list[Candidate]] = []

@@ -212,6 +212,22 @@ TEST(what_is_removed_is_gone_from_both) {
   CHECK_EQ(again[0], static_cast<uint8_t>(wire::Status::kMiss));
 }
 
+TEST(a_surplus_copy_is_dropped_from_both_and_one_on_disk_alone_is_left) {
+  SegmentStore store(with_disk(std::make_shared<DiskMedium>()));
+  fill(store, 0, kPages);
+  Told told;
+  told.journal(store);
+  const int last = kPages - 1;  // in memory and on disk; the first has left memory
+  const NamespaceId ns = Keys({name_of(0)}).block().ns;
+  const auto statuses = store.drop_objects(ns, {disk_page(name_of(0)).fp, disk_page(name_of(last)).fp});
+  CHECK(statuses[0] == static_cast<uint8_t>(wire::Status::kUnavailable));
+  CHECK(statuses[1] == static_cast<uint8_t>(wire::Status::kOk));
+  told.journal(store);
+  CHECK(told.has(name_of(0)) && !told.has(name_of(last)));
+  CHECK(get(store, name_of(0)) == wire::Status::kOk);
+  CHECK(get(store, name_of(last)) == wire::Status::kMiss);
+}
+
 TEST(pages_of_a_namespace_that_ended_are_not_served_from_disk) {
   SegmentStore store(with_disk(std::make_shared<DiskMedium>()));
   fill(store, 0, kPages);
