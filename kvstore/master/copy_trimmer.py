@@ -3,7 +3,8 @@ does a segment that comes back with pages which were stored elsewhere meanwhile.
 
 The index names pages of which another copy has come. Once that has settled, those of them that have more copies than the most that
 a put of their namespace has asked this master for lose the others, at a bounded rate. Only copies on segments that are heard
-count as left, and a segment drops nothing that is pinned or being read. Event loop only.
+count as left, and a segment drops nothing that is pinned or being read. A draining segment's copies go with it: they neither count
+nor are dropped, so that readers that know them have them until then. Event loop only.
 """
 
 from __future__ import annotations
@@ -106,11 +107,11 @@ class CopyTrimmer:
             segment.index: Holder(
                 segment.index,
                 segment.record.endpoint.host,
-                segment.state is not SegmentState.LIVE,
+                segment.state is SegmentState.SUSPECT,
                 segment.used_bytes / max(1, segment.record.endpoint.capacity_bytes),
             )
             for segment in self._state.segments
-            if segment.serving and segment.registered
+            if segment.serving and segment.registered and segment.state is not SegmentState.DRAINING
         }
 
     async def _order(self, now: float, index: int, ns: bytes, suspects: list[_Suspect]) -> None:

@@ -105,6 +105,19 @@ async def test_a_holder_without_its_session_is_none_though_its_heartbeats_come()
     assert await rig.look(AFTER_S) == []
 
 
+async def test_the_copies_of_a_draining_segment_neither_count_nor_are_dropped() -> None:
+    rig = await Rig().start(3)
+    await rig.add(0, 1, 2)
+    await rig.add(1, 1, 2)
+    await rig.add(2, 2)
+    rig.state.feed(ev.DrainRequested(1, rig.models[0].segment_id, True))
+    await rig.state.commit()
+    await rig.look(0)
+    ((index, fps),) = await rig.look(AFTER_S)
+    assert index in (1, 2)
+    assert fps == [fingerprint(2)], "which two others have"
+
+
 async def test_what_is_in_use_is_asked_again_later_and_not_for_ever() -> None:
     rig = await Rig().start(2)
     await rig.add(0, 1)

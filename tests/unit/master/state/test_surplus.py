@@ -23,7 +23,7 @@ def test_the_fullest_goes() -> None:
     assert surplus([Holder(0, "a", False, 0.9), Holder(1, "b", False, 0.2)], 1) == [0]
 
 
-def test_one_that_leaves_goes_however_much_room_it_has() -> None:
+def test_a_doubtful_one_goes_however_much_room_it_has() -> None:
     assert surplus([Holder(0, "a", True, 0.1), Holder(1, "b", False, 0.9)], 1) == [0]
 
 
