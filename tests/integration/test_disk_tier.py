@@ -219,7 +219,7 @@ def test_a_disk_in_trouble_is_no_trouble_of_memorys(
     disk = Disk(segment.file.parent, tmp_path)
     for name, value in disk.environment.items():
         monkeypatch.setenv(name, value)
-    segment.start("--disk-slow-ms=200")
+    segment.start("--disk-slow-ms=2000")  # a machine that is busy is not a disk that is slow
     client = connect()
     keys = segment.fill(client)
     namespace = client.namespace("model")
