@@ -337,7 +337,8 @@ async def test_an_alarm_without_a_leader_is_ended_by_whoever_wants_to_lead(
     await cluster.change(1000, 2)
     await cluster.all_acked()
     await cluster.kill()
-    keys = await fill(cluster, 1.1)
+    keys = await fill(cluster, 3.0)  # until one is refused: etcd knows its size a moment later only
+    assert await cluster.client.nospace_alarms()
     await remove(cluster, keys)
     assert await cluster.client.nospace_alarms()
     stores = [open_uri(etcd_uri(cluster)) for _ in range(2)]

@@ -60,6 +60,10 @@ def put(space: Namespace, keys: list[str], **options: object) -> None:
     assert space.batch_put(keys, [value] * len(keys), **options) == [True] * len(keys)  # type: ignore[arg-type]
 
 
+# Of what a flood should wash away: a policy that samples, and chooses itself among policies, may spare some.
+SPARED_MAX = 5
+
+
 def flood(space: Namespace) -> None:
     """Puts three times what the pool holds."""
     salt = os.urandom(6).hex()
@@ -86,10 +90,10 @@ def test_a_retained_chain_outlives_a_flood_and_what_is_as_old_does_not(
     assert metrics(store)["retained_objects"] == 30
     flood(space)
     assert left(space, chain) == [True] * 30
-    assert not any(left(space, others))
+    assert sum(left(space, others)) <= SPARED_MAX
     assert space.batch_keep([*chain, "absent"], Keep.NORMAL) == [True] * 30 + [False]
     flood(space)
-    assert sum(left(space, chain)) <= 5, "they go as others do; a policy that samples may spare one"
+    assert sum(left(space, chain)) <= SPARED_MAX, "they go as others do"
 
 
 def test_pages_can_be_retained_as_they_are_put_and_so_are_those_that_were_there(
@@ -126,7 +130,7 @@ def test_a_retention_ends_with_its_time(store: Cluster, space: Namespace) -> Non
     wait_until(lambda: metrics(store)["retained_objects"] == 0, "the retention is over", 30)
     assert metrics(store)["retentions_expired"] >= 20
     flood(space)
-    assert not any(left(space, chain))
+    assert sum(left(space, chain)) <= SPARED_MAX
 
 
 def test_of_a_chain_over_the_budget_the_head_is_retained_and_the_client_counts_the_rest(
@@ -163,7 +167,7 @@ def test_removing_and_clearing_take_the_intent_along(store: Cluster, space: Name
     put(space, removed)
     assert metrics(store)["retained_objects"] == 10
     flood(space)
-    assert not any(left(space, removed))
+    assert sum(left(space, removed)) <= SPARED_MAX
     assert space.clear()
     flood(space)
     assert metrics(store)["retained_objects"] == 0
