@@ -181,7 +181,9 @@ def test_an_object_of_another_size_is_a_miss_and_a_counted_conflict(store: Clust
         identity, shards = page_store.identity, page_store.shards
         assert isinstance(identity, Identity) and all(isinstance(shard, Shard) for shard in shards)
         pages = client.namespace(identity).pages(shards=shards)
-        size = rank.backend._the_plan().page_bytes + wrong_bytes
+        plan = rank.backend._plan
+        assert plan is not None
+        size = plan.page_bytes + wrong_bytes
         assert pages.put(keys[0], bytes(size))
         rank.pool.kv_buffer.fill_(1)
         assert rank.backend.batch_get_v1(keys, rank.slots) == [False, False]
