@@ -70,7 +70,7 @@ async def test_more_than_the_bound_are_refused_at_once() -> None:
     master.copier.may_end.set()
     answered = {(await master.answer()).question for _ in range(AT_A_TIME_MAX + WAITING_MAX)}
     assert answered == {1, 2, 3, 4}
-    await asyncio.sleep(0)  # the tasks end
+    await master.orders.stop()  # waits for their tasks, which end behind their answers
     await master.order(5)
     assert (await master.answer()).statuses == bytes(2), "there was no room again"
 

@@ -25,10 +25,10 @@ from kvstore.common.listening import BACKLOG, listening_sockets, port_of
 from kvstore.common.logs import log_throttled
 from kvstore.master.ha.fresh_reads import FreshReads
 from kvstore.master.metrics import MasterMetrics
+from kvstore.master.ports.place_wishes import wishes_of
 from kvstore.master.ports.segment_link import LINK_OPS, LinkTable, SegmentLink
 from kvstore.master.ports.served_map import ServedMap
 from kvstore.master.roles import Roles
-from kvstore.master.state.data_paths import AVOIDED_MAX
 from kvstore_client import _native, protocol
 from kvstore_client.protocol import (
     FLAG_REPLY,
@@ -37,7 +37,6 @@ from kvstore_client.protocol import (
     HEADER_BYTES,
     MAGIC,
     PREFIX,
-    REPLICAS_MAX,
     VERSION_MAX,
     VERSION_MIN,
     Op,
@@ -57,9 +56,7 @@ REFUSAL_TIMEOUT_S = 1.0
 REFUSAL_TOLD_S = 60.0
 WRITE_BUFFER_HIGH_BYTES = 1 << 20
 _COUNT_AT = struct.Struct("<8xI")
-_U32 = struct.Struct("<I")
 _PREFERRED_AT = struct.Struct("<12xI")
-_PLACED_BYTES = 4 + protocol.FINGERPRINT_BYTES  # an entry of PLACE
 _OP_NAMES = {int(op): op.name.lower() for op in Op}
 _NEEDED: dict[int, TokenRole] = {
     protocol.Role.CLIENT: TokenRole.ENGINE,
@@ -373,8 +370,8 @@ class DirectoryConnection(asyncio.Protocol):
         if op == Op.PLACE:
             self._check_current(body)
             preferred = _PREFERRED_AT.unpack_from(body)[0] if len(body) >= 16 else protocol.NO_SEGMENT
-            avoided, replicas = _wishes(body, keys) if len(body) > 16 + keys * _PLACED_BYTES else ((), 1)
-            fields = self._roles.backend.place(body, preferred, avoided, replicas)
+            wishes = wishes_of(body, keys)
+            fields = self._roles.backend.place(body, preferred, wishes.avoided, wishes.replicas)
         else:
             fields = self._read(op, body)
             fresh = self._roles.fresh_reads
@@ -487,15 +484,3 @@ def _says_missing(op: int, fields: bytes, count: int) -> bool:
     if op == Op.EXISTS:
         return int.from_bytes(fields[8:], "little").bit_count() < count
     return protocol.NO_SEGMENT in memoryview(fields)[8 : 8 + 4 * count].cast("I")
-
-
-def _wishes(body: bytes, count: int) -> tuple[tuple[int, ...], int]:
-    """What a PLACE of `count` entries says behind them: segments that its client avoids, copies wanted. Raises WireError."""
-    reader = protocol.Reader(body[16 + count * _PLACED_BYTES :])
-    (avoided,) = reader.unpack(_U32, "avoided_count")
-    protocol.checked_count(avoided, AVOIDED_MAX, "avoided segments")
-    segments = reader.u32s(avoided, "avoided")
-    (replicas,) = reader.unpack(_U32, "replicas") if reader.left else (1,)
-    if not 1 <= replicas <= REPLICAS_MAX:
-        raise WireError(Status.BAD_REQUEST, f"replicas is {replicas}, must be 1 to {REPLICAS_MAX}")
-    return segments, replicas
